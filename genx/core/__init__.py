@@ -1,0 +1,1 @@
+"""What every model shares: the loop, the cache, sampling and the building blocks. Knows no model by name."""
