@@ -1,0 +1,52 @@
+"""What a command talks to: its streams, whether a person sits behind them, the environment and the clock."""
+
+import io
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import BinaryIO, TextIO
+
+
+@dataclass(frozen=True)
+class Terminal:
+    """The surroundings of one run of the program, passed in so that nothing below reads globals.
+
+    stdin and stdout are bytes, since prompts and text are UTF-8 whatever the locale says; stderr is text.
+    """
+
+    stdin: BinaryIO
+    stdout: BinaryIO
+    stderr: TextIO
+    stdin_is_terminal: bool = False
+    stdout_is_terminal: bool = False
+    stderr_is_terminal: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict)
+    clock: Callable[[], float] = time.perf_counter
+
+    @classmethod
+    def of_process(cls) -> "Terminal":
+        """The terminal of this process; a stream that was closed by its parent reads empty and writes nowhere."""
+        return cls(
+            stdin=sys.stdin.buffer if sys.stdin else io.BytesIO(),
+            stdout=sys.stdout.buffer if sys.stdout else io.BytesIO(),
+            stderr=sys.stderr or io.StringIO(),
+            stdin_is_terminal=bool(sys.stdin) and sys.stdin.isatty(),
+            stdout_is_terminal=bool(sys.stdout) and sys.stdout.isatty(),
+            stderr_is_terminal=bool(sys.stderr) and sys.stderr.isatty(),
+            environment=os.environ,
+        )
+
+    def say(self, text: str) -> None:
+        """One line on stderr, in which no character can drive the terminal or start a line of its own."""
+        try:
+            self.stderr.write(printable(text) + "\n")
+            self.stderr.flush()
+        except OSError:
+            return  # nobody listens; what is said here is never worth failing for
+
+
+def printable(text: str) -> str:
+    """The text with each character that is not printable written as its escape, such as \\x1b or \\n."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
