@@ -1,0 +1,86 @@
+"""Writing a safetensors file tensor by tensor, so that no second copy of the weights is held.
+
+The safetensors package has a writer for torch and for numpy; both need numpy, which genx does not depend on.
+"""
+
+import json
+import math
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from genx.checkpoint.safetensors_header import DTYPE_BITS, LENGTH_BYTES, METADATA_KEY
+
+_ALIGNMENT = 8  # bytes; the header is filled up with spaces so that mapped tensors are aligned
+
+
+@dataclass(frozen=True)
+class TensorSource:
+    """One tensor to write: `read` gives its bytes, row-major and little-endian, when its turn comes."""
+
+    dtype: str  # in the format's spelling, such as "F32"
+    shape: tuple[int, ...]
+    read: Callable[[], bytes | memoryview]
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that `read` gives."""
+        return math.prod(self.shape) * DTYPE_BITS[self.dtype] // 8
+
+
+def write_safetensors(path: Path, tensors: Mapping[str, TensorSource], metadata: Mapping[str, str]) -> None:
+    """Write `tensors` to `path` and wait until they are on the disk. The file appears whole or not at all.
+
+    Raises:
+        OSError: the disk is full, or the folder cannot be written to.
+        ValueError: a source gives more or fewer bytes than its shape and dtype need.
+    """
+    # Wide dtypes first: each tensor then starts at a multiple of its element's size.
+    ordered = sorted(tensors.items(), key=lambda item: (-DTYPE_BITS[item[1].dtype], item[0]))
+    header: dict[str, object] = {METADATA_KEY: dict(metadata)}
+    offset = 0
+    for name, source in ordered:
+        header[name] = {
+            "dtype": source.dtype,
+            "shape": list(source.shape),
+            "data_offsets": [offset, offset + source.nbytes],
+        }
+        offset += source.nbytes
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
+    text += b" " * (-len(text) % _ALIGNMENT)
+
+    partial = _partial_of(path)
+    try:
+        with partial.open("wb") as file:
+            file.write(len(text).to_bytes(LENGTH_BYTES, "little") + text)
+            for name, source in ordered:
+                data = source.read()
+                if len(data) != source.nbytes:
+                    raise ValueError(f"{name} gave {len(data):,} bytes, expected {source.nbytes:,}")
+                file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write `value` as indented JSON. The file appears whole or not at all.
+
+    Raises:
+        OSError: the folder cannot be written to.
+    """
+    partial = _partial_of(path)
+    try:
+        partial.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8", newline="\n")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _partial_of(path: Path) -> Path:
+    # Beside the target, since a rename is atomic within one file system only; not *.safetensors, so that what a
+    # killed process leaves behind is never taken for weights.
+    return path.with_name(f".{path.name}.{os.getpid()}.partial")
