@@ -151,6 +151,26 @@ class ModelConfig:
             )
         return config
 
+    def to_dict(self, names: Mapping[str, str], *, rotary: bool) -> dict[str, Any]:
+        """The configuration as config.json holds it.
+
+        Args:
+            names: the architecture's own name of a field, where it has one.
+            rotary: whether the architecture has rotary positions, and with them free head sizes and windows.
+        """
+        fields = ["vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"]
+        fields += ["max_position_embeddings", "hidden_act", "norm_eps", "attn_pdrop", "initializer_range"]
+        fields += ["num_key_value_heads", "head_dim", "sliding_window"] if rotary else ["embd_pdrop", "resid_pdrop"]
+        if self.num_local_experts:
+            fields += ["num_local_experts", "num_experts_per_tok"]
+        written: dict[str, Any] = {**self.extra, "model_type": self.model_type}
+        written.update({names.get(name, name): getattr(self, name) for name in fields})
+        if rotary:
+            written["rope_theta"] = self.rope.theta
+            if self.rope.kind != "default":
+                written["rope_scaling"] = {"rope_type": self.rope.kind, **self.rope.scaling}
+        return written
+
 
 # Other names under which published files carry a field.
 _FIELD_NAMES: Mapping[str, str] = {
@@ -210,9 +230,7 @@ def _required(values: Mapping[str, Any], name: str) -> int:
 def _check_size(name: str, value: object) -> None:
     smallest = 0 if name in ("num_local_experts", "num_experts_per_tok", "sliding_window") else 1
     if not is_whole_number(value) or not smallest <= int(value) <= _LARGEST[name]:  # type: ignore[call-overload]
-        raise ConfigError(
-            f"{name} is {value!r}; allowed: a whole number from {smallest} to {_LARGEST[name]:,}"
-        )
+        raise ConfigError(f"{name} is {value!r}; allowed: a whole number from {smallest} to {_LARGEST[name]:,}")
 
 
 def _split(hidden: int, heads: int) -> int:

@@ -1,0 +1,218 @@
+"""The KV cache: what attention keeps of the tokens it has seen, one entry a layer, passed in and out of `forward`.
+
+Three rules make it exact for windows, chunks of any size and rows of different lengths:
+
+1. Positions are counted, never read off a tensor's length.
+2. A token with position p of its row lies in slot p mod capacity. A full layer has a slot for every position; a layer
+   with a window of W has at most W slots, and the token that a new one overwrites has just left the window.
+3. Hidden tokens (padding, holes in the attention mask) have no position and take no slot.
+
+Shapes: see the legend in genx/core/base_model.py.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from genx.cache_rules import allocated_positions
+from genx.core.positions import Positions, newest_position_in_slot
+from genx.errors import GenxError
+
+PlainEntry = tuple[Tensor, Tensor] | tuple[Tensor, Tensor, int]
+
+
+class LayerCache:
+    """Keys and values of one layer as of `seen` columns of input.
+
+    An entry is a value: `extended` returns the entry that follows and leaves this one as it was, though both share
+    memory. Going on from an old entry (two continuations of one prompt) copies what they share.
+    """
+
+    __slots__ = ("_at_most", "_storage", "rows", "seen", "window")
+
+    def __init__(self, at_most: int, window: int | None = None) -> None:
+        """An empty entry.
+
+        Args:
+            at_most: positions that the text can come to; decides how much is allocated at once.
+            window: the layer attends to this many last positions only; None for all.
+        """
+        self._at_most = at_most
+        self._storage: _Storage | None = None
+        self.window = window
+        self.seen = 0  # columns of input so far, hidden ones included
+        self.rows: Tensor | None = None  # [B] visible tokens of each row so far; None: `seen` in every row
+
+    @classmethod
+    def from_plain(cls, entry: PlainEntry, at_most: int, window: int | None, past_mask: Tensor | None) -> "LayerCache":
+        """Take over `(keys, values)` or `(keys, values, next_pos)`, tensors [B, G, S, D] in order of their columns.
+
+        Args:
+            entry: the pair, or the triple whose keys are the last S of `next_pos` columns.
+            at_most: as in the constructor.
+            window: as in the constructor.
+            past_mask: bool [B, next_pos], False where a column is hidden; None if none is.
+
+        Raises:
+            ValueError: the keys lack columns that the layer attends to.
+        """
+        keys, values = entry[0], entry[1]
+        stored = keys.size(-2)
+        seen = entry[2] if len(entry) == 3 else stored
+        if stored < min(seen, window or seen):
+            raise ValueError(
+                f"the cache holds {stored} of {seen} columns; allowed: all of them"
+                + (f", or at least the window's last {window}" if window else "")
+            )
+        cache = cls(at_most, window)
+        cache.seen = seen - stored
+        mask = None if past_mask is None else past_mask[:, -stored:]
+        if past_mask is not None:
+            cache.rows = past_mask[:, :-stored].sum(-1)
+        step = Positions(keys.size(0), stored, keys.device, cache.seen, cache.rows, mask)
+        cache._storage = cache._with_room(keys, step.end)
+        cache._storage.write(keys, values, step)
+        return cache._advanced(step)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that this layer's keys and values have allocated."""
+        return 0 if self._storage is None else self._storage.nbytes
+
+    def attended(
+        self, keys: Tensor, values: Tensor, step: Positions
+    ) -> tuple[Tensor, Tensor, Tensor | None, "LayerCache"]:
+        """The keys and values that a step's queries attend to, and the entry after the step.
+
+        Args:
+            keys: [B, G, T, D], the step's own.
+            values: [B, G, T, D].
+            step: where the T tokens stand.
+
+        Returns:
+            keys [B, G, S, D], values [B, G, S, D], the bool mask [B or 1, 1, T, S] of what each query may see (None:
+            everything that precedes it, and itself), and the next entry (this one if the step does not store).
+        """
+        if not step.store:
+            return *self._kept_and_new(keys, values, step), self
+        storage = self._with_room(keys, step.end)
+        if step.length > 1 and step.end > storage.capacity:
+            # The chunk would overwrite keys that its own first queries still see: look first, then write.
+            seen_keys, seen_values, mask = self._kept_and_new(keys, values, step)
+            storage.write(keys, values, step)
+        else:
+            storage.write(keys, values, step)
+            seen_keys, seen_values = storage.first(min(step.end, storage.capacity))
+            mask = step.slot_mask(seen_keys.size(-2))
+        following = self._advanced(step)
+        following._storage = storage
+        return seen_keys, seen_values, mask, following
+
+    def _advanced(self, step: Positions) -> "LayerCache":
+        following = LayerCache(self._at_most, self.window)
+        following._storage = self._storage
+        following.seen = step.end
+        following.rows = step.rows_after
+        return following
+
+    def _kept_and_new(self, keys: Tensor, values: Tensor, step: Positions) -> tuple[Tensor, Tensor, Tensor | None]:
+        if self._storage is None or self.seen == 0:
+            return keys, values, step.new_mask(self.window)
+        self._check_current(self._storage)
+        kept = min(self.seen, self._storage.capacity)
+        kept_keys, kept_values = self._storage.first(kept)
+        positions = newest_position_in_slot(kept, self._storage.capacity, step.rows_before, self.seen, keys.device)
+        mask = step.kept_and_new_mask(positions, self.window)
+        return torch.cat((kept_keys, keys), dim=-2), torch.cat((kept_values, values), dim=-2), mask
+
+    def _with_room(self, keys: Tensor, end: int) -> "_Storage":
+        capacity = allocated_positions(end, max(self._at_most, end), self.window)
+        if self._storage is None:
+            return _Storage.allocate(keys, capacity)
+        if self._storage.end != self.seen:
+            self._check_current(self._storage)
+            return self._storage.copy(max(capacity, self._storage.capacity), self.seen)
+        if capacity > self._storage.capacity:
+            return self._storage.copy(capacity, self.seen)
+        return self._storage
+
+    def _check_current(self, storage: "_Storage") -> None:
+        if storage.end != self.seen and storage.end > storage.capacity:
+            raise GenxError(
+                f"this cache stands at column {self.seen}, but a window layer has been read on to {storage.end} and "
+                "has dropped keys since; copy it with copy.deepcopy before reading on twice"
+            )
+
+
+Cache = Sequence[LayerCache]
+
+
+class _Storage:
+    """The memory of one layer: keys and values [B, G, capacity, D], shared by the entries of one text."""
+
+    __slots__ = ("end", "keys", "values")
+
+    def __init__(self, keys: Tensor, values: Tensor) -> None:
+        self.keys = keys
+        self.values = values
+        self.end = 0  # columns written
+
+    @classmethod
+    def allocate(cls, like: Tensor, capacity: int) -> "_Storage":
+        # Zeros, not empty memory: a masked slot is still multiplied, and NaN times zero is NaN.
+        shape = (like.size(0), like.size(1), capacity, like.size(3))
+        return cls(like.new_zeros(shape), like.new_zeros(shape))
+
+    @property
+    def capacity(self) -> int:
+        return self.keys.size(-2)
+
+    @property
+    def nbytes(self) -> int:
+        return self.keys.untyped_storage().nbytes() + self.values.untyped_storage().nbytes()
+
+    def first(self, count: int) -> tuple[Tensor, Tensor]:
+        return self.keys[:, :, :count], self.values[:, :, :count]
+
+    def copy(self, capacity: int, seen: int) -> "_Storage":
+        larger = _Storage.allocate(self.keys, capacity)
+        kept = min(seen, self.capacity)
+        larger.keys[:, :, :kept] = self.keys[:, :, :kept]
+        larger.values[:, :, :kept] = self.values[:, :, :kept]
+        larger.end = seen
+        return larger
+
+    def write(self, keys: Tensor, values: Tensor, step: Positions) -> None:
+        self.end = step.end
+        if step.ragged:
+            row, column, slot = step.scatter(self.capacity)
+            self.keys[row, :, slot] = keys[row, :, column]
+            self.values[row, :, slot] = values[row, :, column]
+            return
+        count = min(step.length, self.capacity)
+        first = (step.end - count) % self.capacity
+        before_wrap = min(count, self.capacity - first)
+        newest = step.length - count
+        for stored, new in ((self.keys, keys), (self.values, values)):
+            stored[:, :, first : first + before_wrap] = new[:, :, newest : newest + before_wrap]
+            if before_wrap < count:
+                stored[:, :, : count - before_wrap] = new[:, :, newest + before_wrap :]
+
+
+def cache_start_pos(cache: Sequence[LayerCache | PlainEntry] | None) -> int:
+    """How many columns of input a cache has seen: the position of the next token where nothing is hidden.
+
+    Plain `(K, V)` entries have seen as many as K [B, G, S, D] is long; `(K, V, next_pos)` entries say so themselves.
+    """
+    if not cache:
+        return 0
+    entry = cache[0]
+    if isinstance(entry, LayerCache):
+        return entry.seen
+    return int(entry[2]) if len(entry) == 3 else entry[0].size(-2)
+
+
+def cache_nbytes(cache: Cache | None) -> int:
+    """Bytes allocated by all layers of a cache."""
+    return sum(entry.nbytes for entry in cache or ())

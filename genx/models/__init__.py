@@ -1,0 +1,1 @@
+"""The model zoo: one file an architecture, and the registry of their names."""

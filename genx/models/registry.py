@@ -1,0 +1,32 @@
+"""Which class reads a checkpoint of which `model_type`. Torch is imported with the class, not before."""
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from genx.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from genx.core.base_model import BaseModel
+
+ARCHITECTURES: Mapping[str, str] = {
+    "openai-gpt": "genx.models.gpt:GPT",
+    "gpt2": "genx.models.gpt2:GPT2",
+    "llama": "genx.models.llama:Llama",
+    "mistral": "genx.models.mistral:Mistral",
+    "mixtral": "genx.models.mixtral:Mixtral",
+    "gemma": "genx.models.gemma:Gemma",
+}
+
+
+def model_class(model_type: str) -> type["BaseModel"]:
+    """The class of an architecture.
+
+    Raises:
+        CheckpointError: genx does not know it.
+    """
+    if model_type not in ARCHITECTURES:
+        raise CheckpointError(f"model_type is {model_type!r}; allowed: {', '.join(sorted(ARCHITECTURES))}")
+    module, name = ARCHITECTURES[model_type].split(":")
+    found: type[BaseModel] = getattr(import_module(module), name)
+    return found
