@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from genx import __version__
+from genx.cli.flags import spell_flag
 from genx.cli.output import detach
 from genx.cli.terminal import Terminal
 from genx.errors import ArgumentError, ExitCode, GenxError
@@ -18,16 +19,6 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "run": ("genx.cli.run", "Generate text from a prompt and stream it."),
 }
 _COMPLETION_VARIABLE = "_GENX_COMPLETE"
-
-# Arguments whose flag is not simply their name with dashes.
-_FLAGS: Mapping[str, str] = {
-    "x": "the prompt",
-    "prompt": "PROMPT",
-    "do_sample": "--sample",
-    "use_cache": "--cache",
-    "stop_texts": "--stop",
-    "input_ids": "--ids",
-}
 
 
 class LazyGroup(TyperGroup):
@@ -99,11 +90,6 @@ def program(arguments: Sequence[str], terminal: Terminal) -> int:
             f"genx: error: unexpected {type(error).__name__}: {error}; this is a bug, GENX_DEBUG=1 shows where"
         )
         return ExitCode.FAILED
-
-
-def spell_flag(name: str) -> str:
-    """The flag that sets an argument of the library: `top_p` is `--top-p`."""
-    return _FLAGS.get(name, "--" + name.replace("_", "-"))
 
 
 def _invoke(arguments: Sequence[str], terminal: Terminal) -> int:

@@ -1,9 +1,107 @@
-"""genx run."""
+"""genx run: the command line of one prompt."""
+
 import typer
 
-app = typer.Typer(rich_markup_mode=None)
+from genx.cli import options
+from genx.cli.options import GroupedCommand, number, whole_number, whole_numbers
+from genx.cli.requests import ModelRequest, OutputRequest, PromptRequest, check_prompt_request
+from genx.engine.device import check_device_and_dtype
+from genx.engine.settings import RequestedSettings, check_requested
+from genx.errors import ArgumentError, UsageError
 
-@app.command()
-def run(context: typer.Context, prompt: str, top_k: int | None = None) -> int:
-    """Generate."""
-    return 0
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
+@app.command(cls=GroupedCommand)
+def run(
+    context: typer.Context,
+    prompt: options.PromptText = None,
+    file: options.PromptFile = None,
+    system: options.System = None,
+    raw: options.Raw = False,
+    parse_special: options.ParseSpecial = None,
+    keep_newline: options.KeepNewline = False,
+    ids: options.Ids = None,
+    attention_mask: options.Mask = None,
+    truncate: options.Truncate = None,
+    model: options.Model = None,
+    device: options.Device = "auto",
+    dtype: options.Dtype = "auto",
+    threads: options.Threads = None,
+    sample: options.Sample = None,
+    temperature: options.Temperature = None,
+    top_k: options.TopK = None,
+    top_p: options.TopP = None,
+    seed: options.Seed = None,
+    checkpoint_sampling: options.CheckpointSampling = False,
+    max_new_tokens: options.MaxNewTokens = None,
+    stop: options.Stop = None,
+    eos_token_id: options.EosTokenId = None,
+    ignore_eos: options.IgnoreEos = False,
+    pad_token_id: options.PadTokenId = None,
+    max_time: options.MaxTime = None,
+    cache: options.UseCache = None,
+    special: options.Special = False,
+    echo: options.Echo = False,
+    no_stream: options.NoStream = False,
+    json: options.Json = False,
+    stats: options.Stats = False,
+    explain: options.Explain = False,
+    quiet: options.Quiet = False,
+) -> int:
+    """Generate text from a prompt and stream it to stdout.
+
+    PROMPT is read from stdin if it is - or absent and no --file or --ids is given. All but the text goes to stderr,
+    which off a terminal is silent unless something is wrong or --stats is given.
+    """
+    requested = RequestedSettings(
+        max_new_tokens=whole_number("max_new_tokens", max_new_tokens),
+        do_sample=sample,
+        temperature=number("temperature", temperature),
+        top_k=whole_number("top_k", top_k),
+        top_p=number("top_p", top_p),
+        seed=whole_number("seed", seed),
+        use_cache=cache,
+        eos_token_ids=tuple(
+            token_id for text in eos_token_id or () for token_id in whole_numbers("eos_token_id", text)
+        ),
+        pad_token_id=whole_number("pad_token_id", pad_token_id),
+        ignore_eos=ignore_eos,
+        stop=tuple(stop or ()),
+        max_time=number("max_time", max_time),
+        checkpoint_sampling=checkpoint_sampling,
+    )
+    check_requested(requested)
+    asked = PromptRequest(
+        text=prompt,
+        file=file,
+        ids=None if ids is None else whole_numbers("input_ids", ids),
+        system=system,
+        attention_mask=None if attention_mask is None else whole_numbers("attention_mask", attention_mask),
+        raw=raw,
+        parse_special=parse_special,
+        keep_newline=keep_newline,
+        truncate_left=_is_left(truncate),
+    )
+    check_prompt_request(asked)
+    wanted = _model_request(model, device, dtype, whole_number("threads", threads))
+    output = OutputRequest(special, echo, not no_stream, json, stats, explain, quiet)
+
+    from genx.cli.session import run_prompt  # reads files and imports torch; a usage error should do neither
+
+    return run_prompt(context.obj, wanted, asked, requested, output)
+
+
+def _model_request(model: str | None, device: str, dtype: str, threads: int | None) -> ModelRequest:
+    check_device_and_dtype(device, dtype)
+    if threads is not None and threads < 1:
+        raise ArgumentError("{threads} is {given}; allowed: a whole number of at least 1", given=threads)
+    if model is None:
+        raise UsageError("no model is given; give -m PATH or -m NAME, or set GENX_MODEL")
+    return ModelRequest(model, device, dtype, threads)
+
+
+def _is_left(truncate: str | None) -> bool:
+    if truncate not in (None, "left"):
+        raise ArgumentError("{truncate} is {given!r}; allowed: left", given=truncate)
+    return truncate is not None

@@ -1,0 +1,57 @@
+"""What a command line asks of one run, as read from its flags."""
+
+from dataclasses import dataclass
+
+from genx.errors import ArgumentError
+
+
+@dataclass(frozen=True)
+class ModelRequest:
+    """Which model, and where and how it runs; `threads` None leaves torch's choice."""
+
+    model: str
+    device: str = "auto"
+    dtype: str = "auto"
+    threads: int | None = None
+
+
+@dataclass(frozen=True)
+class OutputRequest:
+    """What is shown of a run, and how."""
+
+    special: bool = False
+    echo: bool = False
+    stream: bool = True
+    json: bool = False
+    stats: bool = False
+    explain: bool = False
+    quiet: bool = False
+
+
+@dataclass(frozen=True)
+class PromptRequest:
+    """What the command line says about the prompt; None where it is silent."""
+
+    text: str | None = None
+    file: str | None = None
+    ids: tuple[int, ...] | None = None
+    system: str | None = None
+    attention_mask: tuple[int, ...] | None = None
+    raw: bool = False
+    parse_special: bool | None = None
+    keep_newline: bool = False
+    truncate_left: bool = False
+
+
+def check_prompt_request(request: PromptRequest) -> None:
+    """Refuse several prompts at once, and text options for a prompt of ids.
+
+    Raises:
+        ArgumentError: two of them are given.
+    """
+    sources = {"prompt": request.text, "file": request.file, "input_ids": request.ids}
+    given = [name for name, value in sources.items() if value is not None]
+    if len(given) > 1:
+        raise ArgumentError(f"{{{given[0]}}} and {{{given[1]}}} are both given; allowed: one of them; drop the other")
+    if request.ids is not None and request.system is not None:
+        raise ArgumentError("{input_ids} and {system} are both given; allowed: one of them; ids take no chat template")

@@ -1,0 +1,276 @@
+"""One run of a prompt, from the checkpoint's folder to the last line on stderr."""
+
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from genx.checkpoint import GenerationDefaults, read_config_json, read_generation_defaults, resolve_model
+from genx.cli.flags import spell_flag
+from genx.cli.interrupt import Interruption
+from genx.cli.output import Output
+from genx.cli.prompt import read_prompt
+from genx.cli.requests import ModelRequest, OutputRequest, PromptRequest
+from genx.cli.status import Status, forwarded_warnings, print_rows
+from genx.cli.summary import ModelFacts, as_json_line, explain_rows, result_object, summary_rows
+from genx.cli.terminal import Terminal
+from genx.engine.device import choose_device, choose_dtype
+from genx.engine.prompt import (
+    Prompt,
+    check_attention_mask,
+    check_prompt_ids,
+    encode_prompt,
+    fit_prompt,
+    uses_chat_template,
+)
+from genx.engine.settings import GenerationSettings, Origin, RequestedSettings, resolve_settings
+from genx.errors import ArgumentError, ExitCode
+
+if TYPE_CHECKING:
+    from genx.config import ModelConfig
+    from genx.core.base_model import BaseModel
+    from genx.engine.stream import Summary, TextDecoder
+    from genx.tokenization import Tokenizer
+
+
+def run_prompt(
+    terminal: Terminal,
+    wanted: ModelRequest,
+    asked: PromptRequest,
+    requested: RequestedSettings,
+    output: OutputRequest,
+) -> int:
+    """Run one prompt and return the exit code.
+
+    Raises:
+        GenxError: it cannot be run; nothing is on stdout then.
+        BrokenPipeError: whoever read stdout has gone.
+    """
+    folder = resolve_model(wanted.model)
+    defaults = read_generation_defaults(folder)
+    settings = resolve_settings(requested, defaults, lambda: secrets.randbits(32))
+    text = read_prompt(asked, terminal) if asked.ids is None else None
+    with Status(terminal, shown=not output.quiet) as status, forwarded_warnings(status.warn):
+        status.show(f"loading {folder.name}")
+        tokenizer = _load_tokenizer(folder, required=asked.ids is None)
+        prompt = _prepare_prompt(folder, tokenizer, asked, text, defaults)
+        model = _load_model(folder, wanted, status)
+        session = _Session(terminal, status, tokenizer, model, prompt, settings, output)
+        facts = _facts(model, folder, wanted, defaults, session.mode(asked))
+        _announce(status, settings, prompt)
+        if output.explain:
+            status.hide()
+            print_rows(terminal, explain_rows(settings, facts, prompt.ids))
+        summary = session.run()
+    if output.stats or (terminal.stderr_is_terminal and not output.quiet):
+        print_rows(terminal, summary_rows(summary, settings, facts))
+    if summary.error is not None:
+        raise summary.error
+    return ExitCode.INTERRUPTED if summary.finish_reason == "interrupted" else ExitCode.OK
+
+
+class _Session:
+    """A loaded model with its prompt, and the way of its text to stdout."""
+
+    def __init__(
+        self,
+        terminal: Terminal,
+        status: Status,
+        tokenizer: "Tokenizer | None",
+        model: "BaseModel",
+        prompt: Prompt,
+        settings: GenerationSettings,
+        output: OutputRequest,
+    ) -> None:
+        self._terminal = terminal
+        self._status = status
+        self._tokenizer = tokenizer
+        self._model = model
+        self._prompt = prompt
+        self._settings = settings
+        self._output = output
+        self._text = Output(terminal)
+        self._has_begun = False
+
+    def mode(self, asked: PromptRequest) -> str:
+        """How the prompt reached the model, in words."""
+        if asked.ids is not None or self._tokenizer is None:
+            return "token ids"
+        return "chat template" if uses_chat_template(self._tokenizer, asked.raw) else "plain text"
+
+    def run(self) -> "Summary":
+        """Generate, write the text, and return the figures."""
+        from genx.core.generation import ContextExceeded, Prefilled
+        from genx.engine.stream import Summary, TextPiece, stream
+
+        streams = self._output.stream and not self._output.json
+        notices: list[str] = []
+        with Interruption() as interruption:
+            for event in stream(
+                self._model,
+                self._decoder(),
+                self._prompt,
+                self._settings,
+                stop_token_ids=self._stop_token_ids(),
+                show_eos=self._output.special,
+                interrupted=interruption.requested,
+                clock=self._terminal.clock,
+            ):
+                match event:
+                    case Prefilled(done, total):
+                        self._status.show("reading the prompt", done, total)
+                    case ContextExceeded(limit):
+                        notices.append(
+                            f"the text has grown past the model's context of {limit:,} tokens; "
+                            f"from here on the model sees the last {limit:,} only"
+                        )
+                    case TextPiece(text) if streams:
+                        self._write(text)
+                    case Summary() as summary:
+                        break
+        self._end(summary)
+        for notice in notices:
+            self._status.warn(notice)
+        return summary
+
+    def _end(self, summary: "Summary") -> None:
+        self._status.hide()
+        if self._output.json:
+            text = None if self._tokenizer is None else self._echo() + summary.text
+            self._text.write(as_json_line(result_object(summary, text)))
+            return
+        self._write("" if self._output.stream else summary.text)
+        self._text.close()
+
+    def _write(self, text: str) -> None:
+        if not self._has_begun:
+            self._has_begun = True
+            self._status.hide()  # before the text, since both may share a line of the terminal
+            text = self._echo() + text
+        self._text.write(text)
+
+    def _echo(self) -> str:
+        if not self._output.echo:
+            return ""
+        decoder = self._decoder()
+        return "".join(map(decoder.push, self._prompt.ids)) + decoder.flush()
+
+    def _decoder(self) -> "TextDecoder":
+        if self._tokenizer is None:
+            return _IdsAsText()
+        return self._tokenizer.incremental(skip_special_tokens=not self._output.special)
+
+    def _stop_token_ids(self) -> frozenset[int]:
+        if not self._settings.stop:
+            return frozenset()
+        if self._tokenizer is None:
+            raise ArgumentError("{stop} needs a tokenizer, and this checkpoint has none; {eos_token_id} ends at an id")
+        ids = map(self._tokenizer.special_token_id, self._settings.stop)
+        return frozenset(token_id for token_id in ids if token_id is not None)
+
+
+class _IdsAsText:
+    """What stands for text where there is no tokenizer: the ids, with commas between them."""
+
+    def __init__(self) -> None:
+        self._separator = ""
+
+    def push(self, token_id: int) -> str:
+        piece = f"{self._separator}{token_id}"
+        self._separator = ","
+        return piece
+
+    def flush(self) -> str:
+        return ""
+
+
+def _load_tokenizer(folder: Path, *, required: bool) -> "Tokenizer | None":
+    if not required and not (folder / "tokenizer.json").is_file():
+        return None
+    from genx.tokenization import load_tokenizer
+
+    return load_tokenizer(folder)
+
+
+def _prepare_prompt(
+    folder: Path,
+    tokenizer: "Tokenizer | None",
+    asked: PromptRequest,
+    text: str | None,
+    defaults: GenerationDefaults,
+) -> Prompt:
+    """The prompt's ids, checked against the configuration before any weight is read."""
+    if tokenizer is None or text is None:
+        ids = list(asked.ids or ())
+    else:
+        ids = encode_prompt(
+            tokenizer,
+            text,
+            system=asked.system,
+            raw=asked.raw,
+            parse_special=asked.parse_special,
+            bos_token_id=defaults.bos_token_id,
+        )
+    if asked.attention_mask is not None:
+        check_attention_mask(asked.attention_mask, len(ids))
+    config = _read_config(folder)
+    check_prompt_ids(ids, config.vocab_size)
+    return fit_prompt(ids, asked.attention_mask, config.max_position_embeddings, truncate_left=asked.truncate_left)
+
+
+def _read_config(folder: Path) -> "ModelConfig":
+    from genx.models.registry import model_class
+
+    source = read_config_json(folder)
+    return model_class(str(source.get("model_type"))).read_config(source)
+
+
+def _load_model(folder: Path, wanted: ModelRequest, status: Status) -> "BaseModel":
+    import torch
+
+    from genx.checkpoint import load_model
+
+    if wanted.threads is not None:
+        torch.set_num_threads(wanted.threads)
+    device = choose_device(wanted.device)
+    return load_model(
+        folder,
+        dtype=choose_dtype(wanted.dtype, device),
+        device=device,
+        progress=lambda done, total: status.show(f"loading {folder.name}", done, total),
+    )
+
+
+def _facts(
+    model: "BaseModel", folder: Path, wanted: ModelRequest, defaults: GenerationDefaults, mode: str
+) -> ModelFacts:
+    import torch
+
+    parameter = next(model.parameters())
+    return ModelFacts(
+        name=folder.name,
+        folder=str(folder),
+        architecture=model.config.model_type,
+        parameters=sum(p.numel() for p in model.parameters()),
+        context=model.config.max_position_embeddings,
+        device=str(parameter.device),
+        dtype=str(parameter.dtype).removeprefix("torch."),
+        threads=torch.get_num_threads(),
+        mode=mode,
+        suggested_sampling=defaults.sampling,
+        origins={
+            "device": Origin.DEFAULT if wanted.device == "auto" else Origin.FLAG,
+            "dtype": Origin.DEFAULT if wanted.dtype == "auto" else Origin.FLAG,
+            "threads": Origin.DEFAULT if wanted.threads is None else Origin.FLAG,
+        },
+    )
+
+
+def _announce(status: Status, settings: GenerationSettings, prompt: Prompt) -> None:
+    if settings.unused:
+        flags = ", ".join(map(spell_flag, settings.unused))
+        status.warn(f"--greedy takes the most likely token; not used: {flags}")
+    if prompt.dropped:
+        status.warn(
+            f"the prompt is longer than the model's context of {len(prompt.ids):,} tokens; "
+            f"its first {prompt.dropped:,} are left out"
+        )

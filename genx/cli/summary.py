@@ -1,0 +1,168 @@
+"""What a run came to: rows for a person, an object for a program."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from genx.cli.status import Row
+from genx.engine.settings import GenerationSettings, Origin
+from genx.kv_size.quantities import human_bytes
+
+if TYPE_CHECKING:
+    from genx.engine.stream import Summary
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """What runs, as the summary names it; `origins` has those of device, dtype and threads."""
+
+    name: str
+    folder: str
+    architecture: str
+    parameters: int
+    context: int
+    device: str
+    dtype: str
+    threads: int
+    mode: str  # how the prompt reaches the model
+    suggested_sampling: Mapping[str, Any]
+    origins: Mapping[str, Origin]
+
+
+def summary_rows(summary: "Summary", settings: GenerationSettings, facts: ModelFacts) -> list[Row]:
+    """The few lines after a run."""
+    rows = [
+        ("model", ", ".join(filter(None, (facts.name, facts.architecture, _arithmetic(facts), _threads(facts))))),
+        ("sampling", _sampling(settings)),
+    ]
+    ignored = _ignored_suggestions(settings, facts)
+    if ignored:
+        rows.append(("checkpoint", f"suggests {ignored}; --checkpoint-sampling uses that"))
+    rows += [
+        ("tokens", f"{summary.prompt_tokens:,} prompt ({facts.mode}), {len(summary.ids):,} new"),
+        ("finished", _finish(summary, settings)),
+    ]
+    if summary.ttft is not None:
+        rows.append(("speed", _speed(summary)))
+    peak = "" if summary.peak_memory is None else f"peak {human_bytes(summary.peak_memory)}, "
+    cache = human_bytes(summary.cache_bytes) if settings.use_cache else "off"
+    rows.append(("memory", f"{peak}cache {cache}"))
+    return rows
+
+
+def explain_rows(settings: GenerationSettings, facts: ModelFacts, prompt_ids: tuple[int, ...]) -> list[Row]:
+    """Every effective setting with its origin."""
+    given = {
+        "device": facts.device,
+        "dtype": facts.dtype,
+        "threads": facts.threads,
+    }
+    rows = [
+        ("model", facts.folder),
+        ("architecture", f"{facts.architecture}, {facts.parameters:,} parameters, context {facts.context:,} tokens"),
+        ("prompt", f"{facts.mode}, {len(prompt_ids):,} tokens: {_some_ids(prompt_ids)}"),
+        *((name, f"{value} ({facts.origins[name]})") for name, value in given.items()),
+    ]
+    unused = "" if settings.do_sample else "; greedy decoding does not use it"
+    for name in ("do_sample", "temperature", "top_k", "top_p", "seed"):
+        note = "" if name == "do_sample" else unused
+        rows.append((name, f"{_value(getattr(settings, name))} ({settings.origin(name)}{note})"))
+    for name in ("max_new_tokens", "eos_token_ids", "pad_token_id", "stop", "max_time", "use_cache"):
+        rows.append((name, f"{_value(getattr(settings, name))} ({settings.origin(name)})"))
+    if facts.suggested_sampling:
+        rows.append(("checkpoint", f"suggests {_pairs(facts.suggested_sampling)}"))
+    return rows
+
+
+def result_object(summary: "Summary", text: str | None) -> dict[str, Any]:
+    """One run for programs; a file of prompts has one such object a row."""
+    return {
+        "id": None,
+        "row": 0,
+        "text": text,
+        "ids": list(summary.ids),
+        "finish_reason": str(summary.finish_reason),
+        "prompt_tokens": summary.prompt_tokens,
+        "new_tokens": len(summary.ids),
+        "seed": summary.seed,
+        "timings": {
+            "ttft_s": summary.ttft,
+            "prefill_tps": summary.prefill_tps,
+            "decode_tps": summary.decode_tps,
+        },
+        "error": None if summary.error is None else str(summary.error),
+    }
+
+
+def as_json_line(value: object) -> str:
+    """JSON on one line, UTF-8 as it is but for control characters, which no terminal or log should obey."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text) + "\n"
+
+
+def _arithmetic(facts: ModelFacts) -> str:
+    why = " (auto)" if facts.origins["dtype"] is Origin.DEFAULT else ""
+    return f"{facts.dtype} arithmetic{why} on {facts.device}"
+
+
+def _threads(facts: ModelFacts) -> str:
+    if facts.device != "cpu":
+        return ""
+    return f"{facts.threads} thread{'s' * (facts.threads != 1)}"
+
+
+def _sampling(settings: GenerationSettings) -> str:
+    if not settings.do_sample:
+        return f"greedy ({settings.origin('do_sample')})"
+    names = ["temperature", *(name for name in ("top_k", "top_p") if getattr(settings, name) is not None), "seed"]
+    return ", ".join(
+        f"{name.replace('_', '-')} {_value(getattr(settings, name))} ({settings.origin(name)})" for name in names
+    )
+
+
+def _ignored_suggestions(settings: GenerationSettings, facts: ModelFacts) -> str:
+    if Origin.CHECKPOINT in {settings.origin(name) for name in ("do_sample", "temperature", "top_k", "top_p")}:
+        return ""
+    return _pairs(facts.suggested_sampling)
+
+
+def _finish(summary: "Summary", settings: GenerationSettings) -> str:
+    reason = str(summary.finish_reason)
+    if summary.limit == "max_new_tokens":
+        origin = settings.origin("max_new_tokens")
+        return f"{reason}: the limit of {settings.max_new_tokens:,} new tokens ({origin}); -n N sets another"
+    if summary.limit == "max_time":
+        return f"{reason}: the limit of {settings.max_time:g} seconds (--max-time)"
+    if reason == "eos":
+        return f"{reason}: the model ended its text (token {summary.ids[-1]}, {settings.origin('eos_token_ids')})"
+    return reason
+
+
+def _speed(summary: "Summary") -> str:
+    parts = [f"first token {summary.ttft:.2f} s"]
+    parts += [
+        f"{name} {value:,.1f} tokens/s"
+        for name, value in (("prefill", summary.prefill_tps), ("decode", summary.decode_tps))
+        if value is not None
+    ]
+    return ", ".join(parts)
+
+
+def _value(value: object) -> str:
+    if value is None or value == ():
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, tuple):
+        return ", ".join(repr(item) for item in value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _pairs(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {json.dumps(value)}" for name, value in values.items())
+
+
+def _some_ids(ids: tuple[int, ...]) -> str:
+    most = 32
+    return ",".join(map(str, ids[:most])) + (f",... ({len(ids) - most:,} more)" if len(ids) > most else "")

@@ -1,0 +1,39 @@
+"""Which device runs the model, and in which arithmetic."""
+
+from collections.abc import Sequence
+
+from genx.errors import ArgumentError
+
+DEVICES: Sequence[str] = ("auto", "cpu", "cuda", "mps")
+DTYPES: Sequence[str] = ("auto", "float32", "bfloat16", "float16")
+
+
+def check_device_and_dtype(device: str, dtype: str) -> None:
+    """Refuse names that stand for no device or dtype; needs no torch.
+
+    Raises:
+        ArgumentError: `device` is not one of DEVICES, or `dtype` not one of DTYPES.
+    """
+    if device not in DEVICES:
+        raise ArgumentError("{device} is {given!r}; allowed: {allowed}", given=device, allowed=", ".join(DEVICES))
+    if dtype not in DTYPES:
+        raise ArgumentError("{dtype} is {given!r}; allowed: {allowed}", given=dtype, allowed=", ".join(DTYPES))
+
+
+def choose_device(name: str) -> str:
+    """The device of this name; `auto` is CUDA where there is one, else the CPU."""
+    if name != "auto":
+        return name
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def choose_dtype(name: str, device: str) -> str | None:
+    """The dtype to load the weights in, None for the stored one.
+
+    `auto` is the stored dtype on a GPU and float32 on a CPU, where products in bfloat16 take several times as long.
+    """
+    if name != "auto":
+        return name
+    return "float32" if device == "cpu" else None
