@@ -1,15 +1,43 @@
 """Folders on disk <-> models: safetensors, shards, strict loading, saving, and where models live.
 
-Importing this package does not import torch; `load_model` and `save_model` do when they are first used.
+Importing this package does not import torch; the first use of `load_model` or `save_model` does.
 """
 
+from typing import TYPE_CHECKING
+
+from genx.checkpoint.folder import read_config_json
+from genx.checkpoint.generation_defaults import GenerationDefaults, read_generation_defaults
 from genx.checkpoint.locate import models_folder, resolve_model
 from genx.checkpoint.safetensors_header import SafetensorsHeader, StoredTensor, read_header
+from genx.checkpoint.weight_files import TensorLocation, find_tensors
+
+if TYPE_CHECKING:
+    from genx.checkpoint.loading import load_model as load_model
+    from genx.checkpoint.saving import save_model as save_model
 
 __all__ = [
+    "GenerationDefaults",
     "SafetensorsHeader",
     "StoredTensor",
+    "TensorLocation",
+    "find_tensors",
+    "load_model",
     "models_folder",
+    "read_config_json",
+    "read_generation_defaults",
     "read_header",
     "resolve_model",
+    "save_model",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name == "load_model":
+        from genx.checkpoint.loading import load_model
+
+        return load_model
+    if name == "save_model":
+        from genx.checkpoint.saving import save_model
+
+        return save_model
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

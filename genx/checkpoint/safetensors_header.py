@@ -61,10 +61,10 @@ def read_header(path: Path) -> SafetensorsHeader:
             page), or its header contradicts itself or the size of the file.
     """
     try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):  # asked before opening, which waits for ever on a named pipe
+            raise CheckpointError(f"{printable(path)} is not a regular file; expected a safetensors file")
         with path.open("rb") as file:
-            status = path.stat()
-            if not stat.S_ISREG(status.st_mode):
-                raise CheckpointError(f"{printable(path)} is not a regular file; give a safetensors file")
             text = _read_header_text(path, file, status.st_size)
     except OSError as error:
         raise CheckpointError(f"{printable(path)} cannot be read: {error.strerror or error}") from error

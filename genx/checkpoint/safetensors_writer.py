@@ -6,7 +6,7 @@ The safetensors package has a writer for torch and for numpy; both need numpy, w
 import json
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,15 +17,15 @@ _ALIGNMENT = 8  # bytes; the header is filled up with spaces so that mapped tens
 
 @dataclass(frozen=True)
 class TensorSource:
-    """One tensor to write: `read` gives its bytes, row-major and little-endian, when its turn comes."""
+    """One tensor to write: `read` gives its bytes in pieces, row-major and little-endian, when its turn comes."""
 
     dtype: str  # in the format's spelling, such as "F32"
     shape: tuple[int, ...]
-    read: Callable[[], bytes | memoryview]
+    read: Callable[[], Iterable[bytes | memoryview]]
 
     @property
     def nbytes(self) -> int:
-        """The bytes that `read` gives."""
+        """The bytes that `read` gives in all."""
         return math.prod(self.shape) * DTYPE_BITS[self.dtype] // 8
 
 
@@ -55,10 +55,9 @@ def write_safetensors(path: Path, tensors: Mapping[str, TensorSource], metadata:
         with partial.open("wb") as file:
             file.write(len(text).to_bytes(LENGTH_BYTES, "little") + text)
             for name, source in ordered:
-                data = source.read()
-                if len(data) != source.nbytes:
-                    raise ValueError(f"{name} gave {len(data):,} bytes, expected {source.nbytes:,}")
-                file.write(data)
+                written = sum(file.write(piece) for piece in source.read())
+                if written != source.nbytes:
+                    raise ValueError(f"{name} gave {written:,} bytes, expected {source.nbytes:,}")
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)

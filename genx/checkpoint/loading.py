@@ -1,0 +1,217 @@
+"""A checkpoint folder -> a model, strictly, without a second copy of the weights."""
+
+import dataclasses
+import os
+import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar, overload
+
+import torch
+from torch import Tensor
+
+from genx.checkpoint.dtypes import choose_device, choose_dtype
+from genx.checkpoint.folder import read_config_json
+from genx.checkpoint.locate import resolve_model
+from genx.checkpoint.mapping import map_tensors
+from genx.checkpoint.messages import name_some, printable
+from genx.checkpoint.skeleton import build_skeleton
+from genx.checkpoint.weight_files import find_tensors
+from genx.config import ModelConfig
+from genx.core.base_model import BaseModel
+from genx.errors import CheckpointError, GenxWarning
+from genx.models.registry import ARCHITECTURES, model_class
+
+Model = TypeVar("Model", bound=BaseModel)
+Progress = Callable[[int, int], None]
+
+
+@overload
+def load_model(
+    path: str | os.PathLike[str],
+    dtype: torch.dtype | str | None = None,
+    device: torch.device | str | None = None,
+    *,
+    progress: Progress | None = None,
+) -> BaseModel: ...
+@overload
+def load_model(
+    path: str | os.PathLike[str],
+    dtype: torch.dtype | str | None = None,
+    device: torch.device | str | None = None,
+    *,
+    progress: Progress | None = None,
+    expected: type[Model],
+) -> Model: ...
+def load_model(
+    path: str | os.PathLike[str],
+    dtype: torch.dtype | str | None = None,
+    device: torch.device | str | None = None,
+    *,
+    progress: Progress | None = None,
+    expected: type[BaseModel] = BaseModel,
+) -> BaseModel:
+    """The model of a Hugging Face folder, in eval mode.
+
+    The files are mapped into memory: a parameter whose dtype and device already fit is the mapped file itself, others
+    are converted one at a time. Changing parameters in memory does not change the file.
+
+    Args:
+        path: a folder, or the name of one in the models folder; see `resolve_model`.
+        dtype: float32, float16, bfloat16 or float64. None means what config.json says (`dtype` or `torch_dtype`),
+            even where the file differs; if that is none of the four, the dtype that most of the stored bytes have.
+        device: where the parameters go; None is the CPU.
+        progress: called with bytes done and bytes in all, first with 0 and then after every tensor.
+        expected: the class that the model must be of.
+
+    Raises:
+        CheckpointError: the folder is missing, damaged or incomplete, holds another or a quantised model, or does
+            not fit into memory. Every tensor that is missing, unexpected or wrongly shaped is named.
+        ConfigError: config.json is not JSON, or describes no possible model.
+        ArgumentError: the dtype or the device is not one that there is.
+
+    Warns:
+        GenxWarning: the head is missing where the configuration wants one of its own (the token embedding serves),
+            or is stored and different where it wants the embedding (the stored one serves).
+    """
+    target = choose_device(device)
+    folder = resolve_model(path)
+    source = read_config_json(folder)
+    architecture = _architecture(folder, source, expected)
+    config = architecture.read_config(source)
+    tensors = _adapt(folder, architecture, config, map_tensors(find_tensors(folder)))
+    tied, note = _is_head_tied(architecture, config, tensors)
+    if note:
+        warnings.warn(f"{printable(folder)}: {note}", GenxWarning, stacklevel=2)
+    if tied:
+        tensors.pop(architecture.head_name, None)
+    config = dataclasses.replace(config, tie_word_embeddings=tied)
+    model = build_skeleton(folder, architecture, config, len(tensors))
+    _check_fit(folder, model, tensors)
+    chosen = choose_dtype(dtype, config.dtype, _prevailing_dtype(tensors))
+    _fill(model, tensors, chosen, target, progress)
+    return model.eval()
+
+
+def _architecture(folder: Path, source: Mapping[str, Any], expected: type[BaseModel]) -> type[BaseModel]:
+    place = printable(folder / "config.json")
+    model_type = source.get("model_type")
+    if not isinstance(model_type, str):
+        raise CheckpointError(f"{place} has no model_type; allowed: {', '.join(sorted(ARCHITECTURES))}")
+    if (quantization := source.get("quantization_config")) is not None:
+        method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization
+        raise CheckpointError(
+            f"{place} describes weights quantised by {printable(method or 'an unnamed method')}; "
+            "genx loads float weights only; get the unquantised checkpoint"
+        )
+    found = model_class(model_type)
+    if not issubclass(found, expected):
+        raise CheckpointError(
+            f"{printable(folder)} holds a {found.__name__}, expected a {expected.__name__}; use {found.__name__}.load"
+        )
+    return found
+
+
+def _adapt(
+    folder: Path, architecture: type[BaseModel], config: ModelConfig, stored: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """The stored tensors under the model's names. One by one, so that two that come to the same name are noticed."""
+    adapted: dict[str, Tensor] = {}
+    origin: dict[str, str] = {}
+    for published, tensor in stored.items():
+        try:
+            renamed = architecture.adapt_checkpoint({published: tensor}, config)
+        except (ValueError, RuntimeError) as error:
+            raise CheckpointError(
+                f"{printable(folder)}: {printable(published)} {list(tensor.shape)} cannot be split into the parts "
+                f"that {architecture.__name__} has: {printable(error)}"
+            ) from error
+        for name, part in renamed.items():
+            if name in adapted:
+                raise CheckpointError(
+                    f"{printable(folder)} stores {printable(name)} twice, as {printable(origin[name])} and as "
+                    f"{printable(published)}; keep one"
+                )
+            adapted[name], origin[name] = part, published
+    return adapted
+
+
+def _is_head_tied(
+    architecture: type[BaseModel], config: ModelConfig, tensors: Mapping[str, Tensor]
+) -> tuple[bool, str | None]:
+    """Whether the head is the token embedding: what is stored decides. Also what to say where the config differs."""
+    head, embedding = tensors.get(architecture.head_name), tensors.get(architecture.embedding_name)
+    wanted = config.tie_word_embeddings
+    if head is None:
+        note = f"{architecture.head_name} is not stored, though tie_word_embeddings is false; the embedding serves"
+        return True, None if wanted else note
+    if embedding is None:
+        return False, None
+    if head.data_ptr() == embedding.data_ptr():  # an alias: the saver had tied them
+        return True, None
+    if not wanted or torch.equal(head, embedding):
+        return wanted, None
+    note = f"{architecture.head_name} differs from the embedding, though tie_word_embeddings is true; it serves as head"
+    return False, note
+
+
+def _check_fit(folder: Path, model: BaseModel, tensors: Mapping[str, Tensor]) -> None:
+    """Refuse tensors that are not exactly the model's, each named with what was expected."""
+    wanted = {name: tensor.shape for name, tensor in model.state_dict().items()}
+    if model.head_is_tied:
+        del wanted[model.head_name]
+    missing = [f"{name} {list(shape)}" for name, shape in wanted.items() if name not in tensors]
+    unexpected = [f"{name} {list(tensor.shape)}" for name, tensor in tensors.items() if name not in wanted]
+    misshapen = [
+        f"{name} {list(tensor.shape)}, expected {list(wanted[name])}"
+        for name, tensor in tensors.items()
+        if name in wanted and tensor.shape != wanted[name]
+    ]
+    no_floats = [
+        f"{name} {str(tensor.dtype).removeprefix('torch.')}, expected a float of 16 bits or more"
+        for name, tensor in tensors.items()
+        if name in wanted and not (tensor.dtype.is_floating_point and tensor.dtype.itemsize >= 2)
+    ]
+    faults = {"missing": missing, "unexpected": unexpected, "wrongly shaped": misshapen, "not float": no_floats}
+    listed = [f"{len(names)} {fault}: {name_some(names)}" for fault, names in faults.items() if names]
+    if listed:
+        raise CheckpointError(
+            f"{printable(folder)} does not hold the {model.config.model_type} model of its config.json: "
+            f"{'; '.join(listed)}; get the complete checkpoint with the config.json that belongs to it"
+        )
+
+
+def _prevailing_dtype(tensors: Mapping[str, Tensor]) -> torch.dtype:
+    stored: Counter[torch.dtype] = Counter()
+    for tensor in tensors.values():
+        stored[tensor.dtype] += tensor.nbytes
+    return stored.most_common(1)[0][0]
+
+
+def _fill(
+    model: BaseModel, tensors: dict[str, Tensor], dtype: torch.dtype, device: torch.device, progress: Progress | None
+) -> None:
+    """Give the model its parameters, letting go of each mapped tensor that was converted."""
+    report = progress or (lambda done, total: None)
+    total = sum(tensor.nbytes for tensor in tensors.values())
+    done = 0
+    report(done, total)
+    parameters: dict[str, Tensor] = {}
+    for name in list(tensors):
+        stored = tensors.pop(name)
+        try:
+            parameters[name] = stored.to(device=device, dtype=dtype)
+        except (MemoryError, RuntimeError) as error:
+            raise CheckpointError(
+                f"{name} {list(stored.shape)} cannot be put on {device} as {dtype}, after {done:,} of {total:,} bytes: "
+                f"{printable(str(error).splitlines()[0])}"
+            ) from error
+        done += stored.nbytes
+        report(done, total)
+    tied = model.head_is_tied
+    if tied:
+        parameters[model.head_name] = parameters[model.embedding_name]
+    model.load_state_dict(parameters, assign=True)
+    if tied:
+        model.tie_head()  # the assignment made two parameters of it
