@@ -1,0 +1,152 @@
+"""Tiny models of every architecture, written by transformers: one entry here is all that a new architecture needs.
+
+Sizes are odd on purpose: head sizes that are not hidden / heads, one key/value head, windows shorter than the prompt.
+Weights are wide (std 0.6, norms near their identity), so that greedy text varies and every constant shows in it.
+"""
+
+import copy
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import PreTrainedModel
+
+import genx
+from genx.core.base_model import BaseModel
+
+CONTEXT = 40
+VOCAB = 97
+TOLERANCE = 5e-5  # of the largest |logit|
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to make one tiny model, and which changes of its config.json must show in its logits."""
+
+    config: str  # transformers' configuration class
+    sizes: Mapping[str, Any]
+    visible: Mapping[str, Any] = field(default_factory=dict)
+    rope: bool = True
+
+
+_LLAMA_SIZES = {
+    "vocab_size": VOCAB,
+    "hidden_size": 36,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 10,
+    "intermediate_size": 52,
+    "max_position_embeddings": CONTEXT,
+    "rms_norm_eps": 1e-3,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": None,
+}
+_GPT_SIZES = {"vocab_size": VOCAB, "n_embd": 36, "n_layer": 3, "n_head": 3, "n_positions": CONTEXT}
+_NO_IDS = {"bos_token_id": None, "eos_token_id": None}
+
+RECIPES: Mapping[str, Recipe] = {
+    "gpt": Recipe(
+        "OpenAIGPTConfig",
+        {**_GPT_SIZES, "layer_norm_epsilon": 1e-3},
+        {"layer_norm_epsilon": 3e-3, "afn": "relu"},
+        rope=False,
+    ),
+    "gpt2": Recipe(
+        "GPT2Config",
+        {**_GPT_SIZES, **_NO_IDS, "n_inner": 28, "layer_norm_epsilon": 1e-3},
+        {"layer_norm_epsilon": 3e-3, "activation_function": "gelu"},
+        rope=False,
+    ),
+    "llama": Recipe("LlamaConfig", _LLAMA_SIZES, {"rms_norm_eps": 3e-3, "hidden_act": "gelu"}),
+    "llama-tied": Recipe(
+        "LlamaConfig",
+        {
+            **_LLAMA_SIZES,
+            "num_key_value_heads": 1,
+            "tie_word_embeddings": True,
+            "attention_bias": True,
+            "mlp_bias": True,
+        },
+        {"rms_norm_eps": 3e-3},
+    ),
+    "mistral": Recipe(
+        "MistralConfig", {**_LLAMA_SIZES, "sliding_window": 7}, {"sliding_window": 6, "rms_norm_eps": 3e-3}
+    ),
+    "mixtral": Recipe(
+        "MixtralConfig",
+        # transformers' experts in bfloat16 want rows of whole 16 bytes
+        {**_LLAMA_SIZES, "hidden_size": 40, "intermediate_size": 56, "sliding_window": 5}
+        | {"num_local_experts": 4, "num_experts_per_tok": 2},
+        {"sliding_window": 6, "num_experts_per_tok": 3, "rms_norm_eps": 3e-3},
+    ),
+    "gemma": Recipe(
+        "GemmaConfig",
+        {**_LLAMA_SIZES, "num_key_value_heads": 1, "head_dim": 16},
+        {"hidden_activation": "gelu", "rms_norm_eps": 3e-3},
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Tiny:
+    """One tiny model: the folder that transformers wrote, and transformers' own model of it."""
+
+    name: str
+    recipe: Recipe
+    folder: Path
+    peer: PreTrainedModel
+
+    def model(self, **changes: Any) -> BaseModel:
+        """genx's model of the folder, in float32, with fields of config.json changed."""
+        return genx.load_model(self.changed(**changes) if changes else self.folder, dtype=torch.float32)
+
+    def changed(self, **changes: Any) -> Path:
+        """A folder beside this one with the same weights and other fields in config.json."""
+        folder = self.folder.parent / f"{self.folder.name}-{abs(hash(str(changes)))}"
+        if not folder.exists():
+            folder.mkdir()
+            config = json.loads((self.folder / "config.json").read_text())
+            (folder / "config.json").write_text(json.dumps({**config, **changes}))
+            for weights in self.folder.glob("*.safetensors*"):
+                (folder / weights.name).write_bytes(weights.read_bytes())
+        return folder
+
+
+def make_tiny(name: str, parent: Path, **changes: Any) -> Tiny:
+    """Make the model of a recipe, with fields of its configuration changed, and save it under `parent`."""
+    recipe = RECIPES[name]
+    config = getattr(transformers, recipe.config)(**{**recipe.sizes, **copy.deepcopy(changes)})
+    config._attn_implementation = "eager"
+    torch.manual_seed(20)
+    peer = transformers.AutoModelForCausalLM.from_config(config).eval()
+    with torch.no_grad():
+        for parameter_name, parameter in peer.named_parameters():
+            if "norm" in parameter_name or ".ln_" in parameter_name:
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+            else:
+                parameter.copy_(torch.randn_like(parameter) * 0.6)
+    folder = parent / name
+    peer.save_pretrained(folder)
+    return Tiny(name, recipe, folder, peer)
+
+
+def prompt(batch: int = 2, length: int = 13, seed: int = 3) -> torch.Tensor:
+    """Token ids [batch, length]."""
+    return torch.randint(0, VOCAB, (batch, length), generator=torch.Generator().manual_seed(seed))
+
+
+def distance(logits: torch.Tensor, reference: torch.Tensor) -> float:
+    """The largest difference, as a share of the largest |logit| of the reference."""
+    return float((logits.double() - reference.double()).abs().max() / reference.double().abs().max())
+
+
+def assert_near(logits: torch.Tensor, reference: torch.Tensor) -> None:
+    """Equal but for the order of float32 sums."""
+    assert logits.shape == reference.shape
+    assert distance(logits, reference) <= TOLERANCE

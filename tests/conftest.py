@@ -1,0 +1,36 @@
+"""Fixtures that several test folders share."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from genx.core.base_model import BaseModel
+from tests.architectures import RECIPES, Tiny, make_tiny
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread() -> Iterator[None]:
+    """Tiny matrices are slower on several threads, and test processes run side by side."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session", params=RECIPES)
+def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tiny:
+    """Each architecture's tiny model in turn."""
+    return make_tiny(request.param, tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="session")
+def model(tiny: Tiny) -> BaseModel:
+    """genx's model of each architecture in turn, in float32."""
+    return tiny.model()
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tiny: Tiny) -> Path:
+    return tiny.folder
