@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from genx import __version__
+from genx.cli.commands import settle_flags
 from genx.cli.flags import spell_flag
 from genx.cli.output import detach
 from genx.cli.terminal import Terminal
@@ -28,6 +29,9 @@ class LazyGroup(TyperGroup):
         super().__init__(**attributes)
         for name, (_, summary) in COMMANDS.items():
             self.add_command(TyperCommand(name, help=summary))
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return settle_flags(super().get_params(ctx))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, command, rest = super().resolve_command(ctx, args)

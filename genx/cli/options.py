@@ -3,10 +3,9 @@
 Values arrive as text and are read here, so that every refusal names the flag, the value and what is allowed.
 """
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperCommand
 
 from genx.engine.device import DEVICES, DTYPES
 from genx.errors import ArgumentError
@@ -223,21 +222,6 @@ Quiet = Annotated[
     bool,
     typer.Option("-q", "--quiet", rich_help_panel=_OUTPUT, help="No live status and no summary, unless --stats."),
 ]
-
-
-class GroupedCommand(TyperCommand):
-    """A command whose plain help lists its options by group."""
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        groups: dict[str, list[tuple[str, str]]] = {}
-        for parameter in self.get_params(ctx):
-            record = parameter.get_help_record(ctx)
-            if record is not None:
-                group = "Arguments" if parameter.param_type_name == "argument" else "Other"
-                groups.setdefault(getattr(parameter, "rich_help_panel", None) or group, []).append(record)
-        for group, records in groups.items():
-            with formatter.section(group):
-                formatter.write_dl(records)
 
 
 def whole_number(name: str, text: str | None) -> int | None:

@@ -3,7 +3,8 @@
 import typer
 
 from genx.cli import options
-from genx.cli.options import GroupedCommand, number, whole_number, whole_numbers
+from genx.cli.commands import GroupedCommand
+from genx.cli.options import number, whole_number, whole_numbers
 from genx.cli.requests import ModelRequest, OutputRequest, PromptRequest, check_prompt_request
 from genx.engine.device import check_device_and_dtype
 from genx.engine.settings import RequestedSettings, check_requested

@@ -62,6 +62,8 @@ def run_prompt(
             print_rows(terminal, explain_rows(settings, facts, prompt.ids))
         summary = session.run()
     if output.stats or (terminal.stderr_is_terminal and not output.quiet):
+        if terminal.stdout_is_terminal and terminal.stderr_is_terminal:
+            terminal.say("")
         print_rows(terminal, summary_rows(summary, settings, facts))
     if summary.error is not None:
         raise summary.error
@@ -102,6 +104,7 @@ class _Session:
         from genx.core.generation import ContextExceeded, Prefilled
         from genx.engine.stream import Summary, TextPiece, stream
 
+        self._status.show("reading the prompt", 0, len(self._prompt.ids))
         streams = self._output.stream and not self._output.json
         notices: list[str] = []
         with Interruption() as interruption:
@@ -221,7 +224,7 @@ def _read_config(folder: Path) -> "ModelConfig":
     from genx.models.registry import model_class
 
     source = read_config_json(folder)
-    return model_class(str(source.get("model_type"))).read_config(source)
+    return model_class(str(source.get("model_type", "absent"))).read_config(source)
 
 
 def _load_model(folder: Path, wanted: ModelRequest, status: Status) -> "BaseModel":

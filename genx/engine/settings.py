@@ -4,11 +4,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from genx.checkpoint import GenerationDefaults
 from genx.errors import ArgumentError, CheckpointError
 from genx.sampling_args import normalize_eos_token_ids, validate_max_new_tokens, validate_sampling_args
+
+if TYPE_CHECKING:
+    from genx.checkpoint import GenerationDefaults
 
 DEFAULT_MAX_NEW_TOKENS = 256
 
@@ -95,7 +97,7 @@ def check_requested(requested: RequestedSettings) -> None:
 
 
 def resolve_settings(
-    requested: RequestedSettings, checkpoint: GenerationDefaults, draw_seed: Callable[[], int]
+    requested: RequestedSettings, checkpoint: "GenerationDefaults", draw_seed: Callable[[], int]
 ) -> GenerationSettings:
     """The settings in effect: what was asked for, else what the checkpoint says, else the default.
 
@@ -170,7 +172,7 @@ def _decide_mode(requested: RequestedSettings, suggested: Mapping[str, Any]) -> 
 
 def _decide_ends(
     requested: RequestedSettings,
-    checkpoint: GenerationDefaults,
+    checkpoint: "GenerationDefaults",
     values: dict[str, Any],
     origins: dict[str, Origin],
 ) -> None:
