@@ -6,7 +6,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,34 +23,15 @@ from genx.core.base_model import BaseModel
 from genx.errors import CheckpointError, GenxWarning
 from genx.models.registry import ARCHITECTURES, model_class
 
-Model = TypeVar("Model", bound=BaseModel)
 Progress = Callable[[int, int], None]
 
 
-@overload
 def load_model(
     path: str | os.PathLike[str],
     dtype: torch.dtype | str | None = None,
     device: torch.device | str | None = None,
     *,
     progress: Progress | None = None,
-) -> BaseModel: ...
-@overload
-def load_model(
-    path: str | os.PathLike[str],
-    dtype: torch.dtype | str | None = None,
-    device: torch.device | str | None = None,
-    *,
-    progress: Progress | None = None,
-    expected: type[Model],
-) -> Model: ...
-def load_model(
-    path: str | os.PathLike[str],
-    dtype: torch.dtype | str | None = None,
-    device: torch.device | str | None = None,
-    *,
-    progress: Progress | None = None,
-    expected: type[BaseModel] = BaseModel,
 ) -> BaseModel:
     """The model of a Hugging Face folder, in eval mode.
 
@@ -63,11 +44,10 @@ def load_model(
             even where the file differs; if that is none of the four, the dtype that most of the stored bytes have.
         device: where the parameters go; None is the CPU.
         progress: called with bytes done and bytes in all, first with 0 and then after every tensor.
-        expected: the class that the model must be of.
 
     Raises:
-        CheckpointError: the folder is missing, damaged or incomplete, holds another or a quantised model, or does
-            not fit into memory. Every tensor that is missing, unexpected or wrongly shaped is named.
+        CheckpointError: the folder is missing, damaged or incomplete, holds a quantised model or one that genx does
+            not know, or does not fit into memory. Every tensor that is missing, unexpected or wrongly shaped is named.
         ConfigError: config.json is not JSON, or describes no possible model.
         ArgumentError: the dtype or the device is not one that there is.
 
@@ -78,23 +58,23 @@ def load_model(
     target = choose_device(device)
     folder = resolve_model(path)
     source = read_config_json(folder)
-    architecture = _architecture(folder, source, expected)
+    architecture = _architecture(folder, source)
     config = architecture.read_config(source)
     tensors = _adapt(folder, architecture, config, map_tensors(find_tensors(folder)))
     tied, note = _is_head_tied(architecture, config, tensors)
-    if note:
-        warnings.warn(f"{printable(folder)}: {note}", GenxWarning, stacklevel=2)
     if tied:
         tensors.pop(architecture.head_name, None)
     config = dataclasses.replace(config, tie_word_embeddings=tied)
     model = build_skeleton(folder, architecture, config, len(tensors))
     _check_fit(folder, model, tensors)
+    if note:
+        warnings.warn(f"{printable(folder)}: {note}", GenxWarning, stacklevel=2)
     chosen = choose_dtype(dtype, config.dtype, _prevailing_dtype(tensors))
     _fill(model, tensors, chosen, target, progress)
     return model.eval()
 
 
-def _architecture(folder: Path, source: Mapping[str, Any], expected: type[BaseModel]) -> type[BaseModel]:
+def _architecture(folder: Path, source: Mapping[str, Any]) -> type[BaseModel]:
     place = printable(folder / "config.json")
     model_type = source.get("model_type")
     if not isinstance(model_type, str):
@@ -105,12 +85,7 @@ def _architecture(folder: Path, source: Mapping[str, Any], expected: type[BaseMo
             f"{place} describes weights quantised by {printable(method or 'an unnamed method')}; "
             "genx loads float weights only; get the unquantised checkpoint"
         )
-    found = model_class(model_type)
-    if not issubclass(found, expected):
-        raise CheckpointError(
-            f"{printable(folder)} holds a {found.__name__}, expected a {expected.__name__}; use {found.__name__}.load"
-        )
-    return found
+    return model_class(model_type)
 
 
 def _adapt(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from genx.checkpoint.safetensors_header import DTYPE_BITS, LENGTH_BYTES, METADATA_KEY
 
-_ALIGNMENT = 8  # bytes; the header is filled up with spaces so that mapped tensors are aligned
+_ALIGNMENT = 64  # bytes; the header is filled up with spaces, so that the mapped data start as torch's own do
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def write_safetensors(path: Path, tensors: Mapping[str, TensorSource], metadata:
         }
         offset += source.nbytes
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
-    text += b" " * (-len(text) % _ALIGNMENT)
+    text += b" " * (-(LENGTH_BYTES + len(text)) % _ALIGNMENT)
 
     partial = _partial_of(path)
     try:
