@@ -9,7 +9,7 @@ Legend of shapes, used in every file:
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -17,29 +17,21 @@ import torch
 from torch import Tensor, nn
 
 from genx.config import ModelConfig
-from genx.core.cache import Cache, LayerCache, PlainEntry, cache_nbytes, cache_start_pos
+from genx.core.cache import Cache, LayerCache, PlainEntry, cache_start_pos
 from genx.core.conv1d import Conv1D
 from genx.core.generation import (
-    ContextExceeded,
     GenerationEvent,
     Generators,
-    Prefilled,
     Sampled,
     check_generation_mask,
     check_sequence_length,
-    mask_as_bool,
-    next_generation_input,
-    sample_next_token,
     validate_sampling_args,
 )
-from genx.core.growing import GrowingColumns
+from genx.core.loop import check_prompt, generation_loop
+from genx.core.masks import check_past, split_mask
 from genx.core.positions import Positions
-from genx.errors import ArgumentError, CheckpointError
+from genx.errors import CheckpointError
 from genx.sampling_args import normalize_eos_token_ids, resolve_pad_token_id, validate_max_new_tokens
-
-# Columns read at once from a long prompt: large enough for full-speed matrix products, small enough that no mask of
-# T x T and no logits of T x V ever exist.
-PREFILL_CHUNK = 512
 
 AnyCache = Sequence[LayerCache | PlainEntry]
 
@@ -209,7 +201,7 @@ class BaseModel(nn.Module, ABC):
         batch, length = x.shape
         seen = cache_start_pos(cache)
         check_sequence_length(length, seen, self._max_seq_len)
-        visible, past_mask = _split_mask(attention_mask, batch, seen, length)
+        visible, past_mask = split_mask(attention_mask, batch, seen, length)
         if not cache:
             empty = self.new_cache() if use_cache else [None] * self.config.num_hidden_layers
             return Positions(batch, length, x.device, 0, None, visible, use_cache), empty
@@ -224,7 +216,7 @@ class BaseModel(nn.Module, ABC):
             for entry, window in zip(cache, self.layer_windows, strict=True)
         ]
         rows = entries[0].rows
-        _check_past(past_mask, rows, seen)
+        check_past(past_mask, rows, seen)
         return Positions(batch, length, x.device, seen, rows, visible, use_cache), entries
 
     def head(self, hidden: Tensor, logits_to_keep: int | None) -> Tensor:
@@ -314,131 +306,7 @@ class BaseModel(nn.Module, ABC):
         validate_max_new_tokens(max_new_tokens)
         eos_ids = normalize_eos_token_ids(eos_token_id)
         pad_id = resolve_pad_token_id(pad_token_id, eos_ids, self.config.vocab_size)
-        _check_prompt(x, self.config.vocab_size)
+        check_prompt(x, self.config.vocab_size)
         mask = None if attention_mask is None else check_generation_mask(attention_mask, x)
         sampling = (do_sample, temperature, top_k, top_p, generator)
-        return self._steps(x, mask, max_new_tokens, use_cache, eos_ids, pad_id, sampling)
-
-    @torch.no_grad()
-    def _steps(
-        self,
-        x: Tensor,
-        mask: Tensor | None,
-        max_new_tokens: int,
-        use_cache: bool,
-        eos_ids: tuple[int, ...],
-        pad_id: int | None,
-        sampling: tuple[bool, float, int | None, float | None, Generators],
-    ) -> Generator[GenerationEvent, None, None]:
-        limit = self._max_seq_len
-        final_length = x.size(1) + max_new_tokens
-        text = GrowingColumns(x, final_length)
-        masks = None if mask is None else GrowingColumns(mask, final_length)
-        eos = torch.tensor(eos_ids, device=x.device, dtype=x.dtype)
-        finished = torch.zeros(x.size(0), dtype=torch.bool, device=x.device)  # [B]
-        cache: Cache | None = None
-        for step in range(max_new_tokens):
-            if text.length == limit + 1:
-                yield ContextExceeded(limit)
-            inputs, cache = next_generation_input(text.columns, cache, use_cache, limit)
-            step_mask = None if masks is None else masks.columns[:, -limit:]
-            keep = use_cache and text.length <= limit
-            reading = self._read(inputs, cache, step_mask, keep, min(final_length, limit))
-            if step == 0:
-                logits, cache = yield from reading
-            else:
-                logits, cache = _result(reading)
-            next_token = sample_next_token(logits, *sampling)  # [B, 1]
-            if pad_id is not None:
-                next_token = next_token.masked_fill(finished.unsqueeze(-1), pad_id)
-                finished = finished | torch.isin(next_token.squeeze(-1), eos)
-            text.append(next_token)
-            if masks is not None:
-                masks.append(torch.ones_like(next_token, dtype=torch.bool))
-            yield Sampled(next_token, finished, cache_nbytes(cache))
-            if pad_id is not None and bool(finished.all()):
-                return
-
-    def _read(
-        self, inputs: Tensor, cache: Cache | None, mask: Tensor | None, keep: bool, at_most: int
-    ) -> Generator[GenerationEvent, None, tuple[Tensor, Cache | None]]:
-        """One pass of the model over `inputs`, long ones in chunks.
-
-        Returns the logits [B, V] after the last token, and the cache (None unless it is kept).
-        """
-        length = inputs.size(1)
-        chunked = length > PREFILL_CHUNK
-        if cache is None and (keep or chunked):
-            cache = self.new_cache(at_most if keep else length)
-        seen = cache_start_pos(cache)
-        for start in range(0, length, PREFILL_CHUNK):
-            chunk = inputs[:, start : start + PREFILL_CHUNK]
-            done = start + chunk.size(1)
-            logits, cache = self(
-                chunk,
-                cache,
-                use_cache=keep or chunked,
-                attention_mask=None if mask is None else mask[:, : seen + done],
-                logits_to_keep=int(done == length),
-            )
-            yield Prefilled(done, length)
-        return logits[:, -1], cache if keep else None
-
-
-def _result(reading: Generator[GenerationEvent, None, tuple[Tensor, Cache | None]]) -> tuple[Tensor, Cache | None]:
-    while True:
-        try:
-            next(reading)
-        except StopIteration as end:
-            result: tuple[Tensor, Cache | None] = end.value
-            return result
-
-
-def _check_prompt(x: Tensor, vocab_size: int) -> None:
-    if x.dim() != 2 or x.size(1) == 0 or x.is_floating_point():
-        raise ArgumentError(
-            "the prompt has the shape {given} and dtype {dtype}; allowed: whole numbers [B, P] with at least one "
-            "token a row; start an empty text from the model's BOS id",
-            given=list(x.shape),
-            dtype=str(x.dtype),
-        )
-    if x.numel() and not 0 <= int(x.min()) <= int(x.max()) < vocab_size:
-        outside = int(x.min()) if int(x.min()) < 0 else int(x.max())
-        raise ArgumentError(
-            "the prompt holds the token id {given}; allowed: 0 to {last}, the model's vocabulary",
-            given=outside,
-            last=vocab_size - 1,
-        )
-
-
-def _split_mask(
-    attention_mask: Tensor | None, batch: int, seen: int, length: int
-) -> tuple[Tensor | None, Tensor | None]:
-    """A mask's new columns, bool [B, T], and its past ones, bool [B, seen]; None for a part that hides nothing."""
-    if attention_mask is None:
-        return None, None
-    if attention_mask.shape != (batch, seen + length):
-        raise ArgumentError(
-            "{attention_mask} has the shape {given}; allowed: {allowed}, a column per token seen, cached ones included",
-            given=list(attention_mask.shape),
-            allowed=[batch, seen + length],
-        )
-    mask = mask_as_bool(attention_mask)
-    if bool(mask.all()):
-        return None, None
-    past, new = mask[:, :seen], mask[:, seen:]
-    return (None if bool(new.all()) else new), past
-
-
-def _check_past(past_mask: Tensor | None, rows: Tensor | None, seen: int) -> None:
-    """A mask cannot hide now what the cache holds, or show what it left out."""
-    if past_mask is None:
-        return
-    given = past_mask.sum(-1)  # [B]
-    held = torch.full_like(given, seen) if rows is None else rows
-    if not torch.equal(given, held):
-        raise ArgumentError(
-            "{attention_mask} shows {given} cached tokens a row; allowed: {held}, as when the cache was filled",
-            given=given.tolist(),
-            held=held.tolist(),
-        )
+        return generation_loop(self, x, mask, max_new_tokens, use_cache, eos_ids, pad_id, sampling)

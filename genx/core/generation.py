@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from genx.core.cache import cache_start_pos
-from genx.errors import ArgumentError, GenerationError
+from genx.core.masks import check_generation_mask
+from genx.errors import GenerationError
 from genx.sampling_args import validate_sampling_args
 
 __all__ = [
@@ -140,47 +141,6 @@ def check_sequence_length(seq_len: int, start_pos: int, max_seq_len: int) -> Non
             f"{start_pos} cached + {seq_len} new tokens are {start_pos + seq_len}; "
             f"allowed: at most {max_seq_len} positions; shorten the input, or let generate slide its window"
         )
-
-
-def check_generation_mask(attention_mask: Tensor, x: Tensor) -> Tensor | None:
-    """Check a prompt's mask, and return it as bool [B, P]; None if it hides nothing.
-
-    Args:
-        attention_mask: [B, P] of 0 and 1 in any dtype; 0 hides a token.
-        x: [B, P], the prompt.
-
-    Raises:
-        ArgumentError: (a ValueError) another shape or value, or a row whose last token is hidden: text would go on
-            from padding.
-    """
-    if attention_mask.shape != x.shape:
-        raise ArgumentError(
-            "{attention_mask} has the shape {given}; allowed: the prompt's, {allowed}",
-            given=list(attention_mask.shape),
-            allowed=list(x.shape),
-        )
-    mask = mask_as_bool(attention_mask)
-    if not bool(mask[:, -1:].all()):
-        rows = (~mask[:, -1]).nonzero().flatten().tolist()
-        raise ArgumentError(
-            "{attention_mask} hides the last token of row {rows}; allowed: padding on the left only",
-            rows=", ".join(map(str, rows)),
-        )
-    return None if bool(mask.all()) else mask
-
-
-def mask_as_bool(attention_mask: Tensor) -> Tensor:
-    """A mask of 0 and 1 as bool.
-
-    Raises:
-        ArgumentError: (a ValueError) it holds anything else.
-    """
-    if attention_mask.dtype == torch.bool:
-        return attention_mask
-    mask = attention_mask == 1
-    if not bool((mask | (attention_mask == 0)).all()):
-        raise ArgumentError("{attention_mask} holds values other than 0 and 1; allowed: 1 for a token, 0 for padding")
-    return mask
 
 
 def _over_temperature(logits: Tensor, best_logit: Tensor, temperature: float) -> Tensor:

@@ -73,7 +73,7 @@ def test_a_prompt_longer_than_a_chunk_is_read_in_chunks(model: BaseModel, monkey
     x = prompt(2, 29)
     mask = torch.tensor([[0] * 11 + [1] * 18, [1] * 29])
     expected = model.generate(x, 5, do_sample=False, attention_mask=mask)
-    monkeypatch.setattr("genx.core.base_model.PREFILL_CHUNK", 8)
+    monkeypatch.setattr("genx.core.loop.PREFILL_CHUNK", 8)
     passes: list[int] = []
     model_forward = model.forward
     monkeypatch.setattr(model, "forward", lambda x, *a, **k: (passes.append(x.size(1)), model_forward(x, *a, **k))[1])
