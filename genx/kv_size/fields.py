@@ -92,7 +92,7 @@ class Fields:
         self._here = f"explicit, in {path}" if path else "explicit"
         self.overrides = dict(overrides or {})
         self.used: dict[str, Field] = {}
-        given = self._config.get("model_type") or config.get("model_type")
+        given = self.overrides.get("model_type") or self._config.get("model_type") or config.get("model_type")
         self.model_type = given if isinstance(given, str) else None
         self.known = known(self.model_type)
         self._top = config

@@ -27,6 +27,8 @@ def layer_kinds(fields: Fields, layers: int) -> list[str]:
     Raises:
         UsageError: a name is unknown, the list has another length, or the file leaves open which layers slide.
     """
+    if "sliding_window_pattern" in fields.overrides and "layer_types" not in fields.overrides:
+        return _from_window(fields, layers)
     named = fields.names("layer_types")
     if named is not None:
         return _from_names(named, layers, "layer_types")
@@ -172,9 +174,9 @@ def _from_window(fields: Fields, layers: int) -> list[str]:
     pattern = fields.find("sliding_window_pattern")
     if pattern is not None and isinstance(pattern.value, str):
         return _from_letters(pattern.value, layers)
-    every = fields.count("sliding_window_pattern")
+    every = fields.count("sliding_window_pattern", 0)
     if every is not None:
-        return _every_nth(layers, every, SLIDING)
+        return _every_nth(layers, every, SLIDING) if every else [SLIDING] * layers
     rule = fields.known.windows if fields.known else None
     if rule is Windows.ALL_BUT_NTH and fields.known and fields.known.full_every:
         every = fields.known.full_every

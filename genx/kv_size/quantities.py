@@ -51,6 +51,9 @@ class Reserve:
         return -(-memory * self.share.numerator // self.share.denominator) + self.fixed
 
 
+NO_RESERVE = Reserve()
+
+
 def parse_count(text: str, what: str, largest: int, smallest: int = 0) -> int:
     """A whole number such as 131072, 131_072 or 128k (k = 1024, M = 1024 x 1024).
 

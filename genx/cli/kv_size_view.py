@@ -1,0 +1,195 @@
+"""Answers of genx kv-size for people: a table, two lines of working a model, what fits, a chart."""
+
+import io
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from genx.cli.terminal import Terminal, printable
+from genx.kv_size.allocation import Part
+from genx.kv_size.engines import ENGINES
+from genx.kv_size.plan import Answer, Fit, Question
+from genx.kv_size.quantities import human_bytes
+from genx.kv_size.report import dtype_name
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+_UNKNOWN_WIDTH = 80
+_PIPE_WIDTH = 10_000  # nothing in a pipe is folded
+_KEY_FIELDS = ("num_hidden_layers", "num_key_value_heads", "head_dim", "kv_lora_rank", "sliding_window", "layer_types")
+
+
+class View:
+    """Lays answers out for the width, the characters and the colours that the terminal has."""
+
+    def __init__(self, terminal: Terminal, *, si: bool = False, ascii_only: bool = False) -> None:
+        self._si = si
+        self.width = terminal_width(terminal)
+        self.unicode = not ascii_only and terminal.stdout_is_terminal and _encodes_unicode()
+        self._colour = terminal.stdout_is_terminal and not terminal.environment.get("NO_COLOR")
+        self._dumb = terminal.environment.get("TERM") == "dumb"
+
+    def text(self, answers: Sequence[Answer], *, explain: bool = False, chart: bool | None = None) -> str:
+        """Everything, as text that ends with a line feed.
+
+        Args:
+            explain: show every field, group and rule instead of two lines.
+            chart: draw the cache against the context; None: with a memory and one model.
+        """
+        ordered = sorted(answers, key=lambda found: (_total(found), found.question.name))
+        parts = [self._rows(ordered)]
+        for found in _one_a_model(ordered):
+            parts.append("\n".join(self._working(found, explain=explain)) + "\n")
+        parts += [self._fit(found, found.fit) for found in ordered if found.fit is not None]
+        wanted = chart if chart is not None else len(answers) == 1 and answers[0].fit is not None
+        if wanted:
+            from genx.cli.kv_size_chart import draw
+
+            parts += [draw(found.question, self) for found in _one_a_model(ordered) if not found.question.is_mix]
+        return "\n".join(part for part in parts if part)
+
+    def bytes(self, count: int | None) -> str:
+        """A size in the unit that was asked for."""
+        return "unknown" if count is None else human_bytes(count, si=self._si)
+
+    def _rows(self, answers: Sequence[Answer]) -> str:
+        columns = self._columns(answers)
+        rows = [[printable(column[1][index]) for column in columns] for index in range(len(answers))]
+        titles = [column[0] for column in columns]
+        if not self.unicode:
+            rows = [[cell.encode("ascii", "backslashreplace").decode("ascii") for cell in row] for row in rows]
+        if sum(max(map(len, column)) + 3 for column in zip(titles, *rows, strict=True)) > self.width:
+            # Too narrow for a table: a line each, which the terminal may fold where it likes.
+            return "\n".join("".join(f"{a} {b}\n" for a, b in zip(titles, row, strict=True)) for row in rows)
+        return self._table(titles, rows)
+
+    def _columns(self, answers: Sequence[Answer]) -> list[tuple[str, list[str]]]:
+        columns = [
+            ("model", [found.question.name for found in answers]),
+            ("tokens", [_tokens(found.question) for found in answers]),
+            ("batch", [f"{found.question.request.batch:,}" for found in answers]),
+            ("kv-dtype", [dtype_name(found) for found in answers]),
+            ("engine", [found.question.request.engine for found in answers]),
+            ("kv cache", [self.bytes(found.size.kv_bytes) for found in answers]),
+            ("bytes", [f"{found.size.kv_bytes:,}" for found in answers]),
+            ("a token", [self.bytes(found.bytes_per_token) for found in answers]),
+        ]
+        if any(found.size.state_bytes != 0 for found in answers):
+            columns.append(("state", [self.bytes(found.size.state_bytes) for found in answers]))
+        if any(found.question.model.has_windows for found in answers):
+            columns.append(("floor", [self.bytes(found.floor_bytes) for found in answers]))
+            columns.append(("no window", [self.bytes(found.full_bytes) for found in answers]))
+        if any(found.fit is not None for found in answers):
+            columns.append(("weights", [self._weights(found.question) for found in answers]))
+            columns.append(("fits", ["yes" if found.fit and found.fit.fits else "no" for found in answers]))
+        return columns
+
+    def _weights(self, question: Question) -> str:
+        return "none" if question.weights is None else self.bytes(question.weights)
+
+    def _table(self, titles: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
+        from rich import box
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=box.SIMPLE_HEAD if self.unicode else box.ASCII2, header_style="bold")
+        for index, title in enumerate(titles):
+            table.add_column(Text(title), justify="left" if index < left else "right", no_wrap=True)
+        for row in rows:
+            table.add_row(*(Text(cell, style="red" if cell == "no" else "") for cell in row))
+        return self._render(table)
+
+    def _render(self, table: "Table") -> str:
+        console = self._console()
+        console.print(table)
+        text = console.file.getvalue()  # type: ignore[attr-defined]
+        return "".join(line.rstrip() + "\n" for line in text.splitlines() if line.strip())
+
+    def _console(self) -> "Console":
+        from rich.console import Console
+
+        return Console(
+            file=io.StringIO(),
+            width=max(self.width, 1),
+            force_terminal=self._colour and not self._dumb,
+            no_color=not self._colour,
+            highlight=False,
+            emoji=False,
+            markup=False,
+            legacy_windows=False,
+            _environ={},
+        )
+
+    def _working(self, found: Answer, *, explain: bool) -> list[str]:
+        from genx.cli.kv_size_working import explanation, formula_line, settings_line
+
+        if explain:
+            return explanation(found, self.bytes)
+        return [settings_line(found, _KEY_FIELDS), formula_line(found)]
+
+    def _fit(self, found: Answer, fit: Fit) -> str:
+        budget = fit.budget
+        spoken = f"{self.bytes(budget.memory)} - weights {self.bytes(budget.weights)} - reserve "
+        spoken += f"{self.bytes(budget.reserve)} leaves {self.bytes(budget.for_cache)}"
+        verdict = "fits" if fit.fits else f"does not fit: {fit.shortfall:,} bytes ({self.bytes(fit.shortfall)}) short"
+        lines = [f"{printable(found.question.name)}, {_tokens(found.question)} tokens: {verdict}; {spoken}"]
+        if fit.max_copies is not None:
+            lines.append(f"the whole mix fits {fit.max_copies:,} times")
+        if fit.max_tokens is not None:
+            lines.append(f"largest context at batch {found.question.request.batch:,}: {fit.max_tokens:,} tokens")
+        if fit.max_batch is not None:
+            lines.append(f"largest batch at {found.question.request.longest:,} tokens: {fit.max_batch:,}")
+        return "\n".join(lines) + "\n" + self._fit_table(fit)
+
+    def _fit_table(self, fit: Fit) -> str:
+        batches = sorted({cell.batch for cell in fit.table})
+        sizes = {(cell.tokens, cell.batch): cell for cell in fit.table}
+        rows = [
+            [
+                f"{tokens:,}",
+                *(self.bytes(cell.total_bytes) if (cell := sizes[tokens, batch]).fits else "-" for batch in batches),
+            ]
+            for tokens in sorted({cell.tokens for cell in fit.table})
+        ]
+        titles = ["tokens \\ batch", *(str(batch) for batch in batches)]
+        if not rows or sum(max(map(len, column)) + 3 for column in zip(titles, *rows, strict=True)) > self.width:
+            return ""
+        return "\n" + self._table(titles, rows, left=0)
+
+
+def terminal_width(terminal: Terminal) -> int:
+    """Columns to lay out for: COLUMNS, else those of the terminal; unbounded in a pipe. 0 means that nobody knows."""
+    columns = terminal.environment.get("COLUMNS", "")
+    if columns.isascii() and columns.isdigit():
+        return int(columns[:6]) or _UNKNOWN_WIDTH
+    if not terminal.stdout_is_terminal:
+        return _PIPE_WIDTH
+    try:
+        return os.get_terminal_size(terminal.stdout.fileno()).columns or _UNKNOWN_WIDTH
+    except (OSError, ValueError):
+        return _UNKNOWN_WIDTH
+
+
+def _encodes_unicode() -> bool:
+    return "utf" in (getattr(sys.stdout, "encoding", None) or "").lower()
+
+
+def _tokens(question: Question) -> str:
+    if question.is_mix:
+        return " + ".join(f"{count:,} x {tokens:,}" for count, tokens in question.request.sequences)
+    return f"{question.request.longest:,}"
+
+
+def _total(found: Answer) -> int:
+    return found.size.kv_bytes + (found.size.state_bytes or 0)
+
+
+def _one_a_model(answers: Sequence[Answer]) -> list[Answer]:
+    """The first answer for each model and engine."""
+    return list({(found.question.name, found.question.request.engine): found for found in reversed(answers)}.values())
+
+
+__all__ = ["ENGINES", "Part", "View", "terminal_width"]
