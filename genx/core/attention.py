@@ -4,11 +4,12 @@ Vaswani et al. 2017, arXiv:1706.03762, section 3.2; grouped-query attention: Ain
 Shapes: see the legend in genx/core/base_model.py.
 """
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from genx.config import ModelConfig
-from genx.core.cache import LayerCache
+from genx.core.cache import Entry, LayerCache, RowEntries
 from genx.core.positions import Positions
 from genx.core.rope import apply_rotary
 
@@ -18,10 +19,10 @@ def attend(
     key: Tensor,
     value: Tensor,
     step: Positions,
-    entry: LayerCache | None,
+    entry: Entry | None,
     window: int | None = None,
     dropout: float = 0.0,
-) -> tuple[Tensor, LayerCache | None]:
+) -> tuple[Tensor, Entry | None]:
     """Each query's mix of the values whose keys it may see, the cached ones included.
 
     Args:
@@ -36,6 +37,8 @@ def attend(
     Returns:
         [B, T, H * D], and the next cache entry.
     """
+    if isinstance(entry, RowEntries):
+        return _attend_rows(query, key, value, step, entry, window, dropout)
     if entry is None:
         mask = step.new_mask(window)
     else:
@@ -57,6 +60,20 @@ def attend(
         enable_gqa=groups < heads,
     )  # [B, H, T, D]
     return mixed.transpose(1, 2).reshape(batch, length, heads * head_dim), entry  # [B, T, H * D]
+
+
+def _attend_rows(
+    query: Tensor, key: Tensor, value: Tensor, step: Positions, entries: RowEntries, window: int | None, dropout: float
+) -> tuple[Tensor, RowEntries]:
+    mixed: list[Tensor] = []
+    following: list[LayerCache] = []
+    for row, (row_step, entry) in enumerate(zip(step.row_steps, entries.rows, strict=True)):
+        own = slice(row, row + 1)
+        out, after = attend(query[own], key[own], value[own], row_step, entry, window, dropout)  # [1, 1, H * D]
+        mixed.append(out)
+        assert isinstance(after, LayerCache)
+        following.append(after)
+    return torch.cat(mixed), RowEntries(following)  # [B, 1, H * D]
 
 
 class Attention(nn.Module):
@@ -86,8 +103,8 @@ class Attention(nn.Module):
         self.o_proj = nn.Linear(query_size, config.hidden_size, bias=output_bias)
 
     def forward(
-        self, hidden: Tensor, step: Positions, rotary: tuple[Tensor, Tensor], entry: LayerCache | None
-    ) -> tuple[Tensor, LayerCache | None]:
+        self, hidden: Tensor, step: Positions, rotary: tuple[Tensor, Tensor], entry: Entry | None
+    ) -> tuple[Tensor, Entry | None]:
         """Attention of `hidden` [B, T, C] over itself and the cache: [B, T, C], and the next cache entry."""
         batch, length, _ = hidden.shape
         query = self.q_proj(hidden).view(batch, length, self.num_heads, self.head_dim).transpose(1, 2)  # [B, H, T, D]

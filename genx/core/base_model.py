@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from genx.config import ModelConfig
-from genx.core.cache import Cache, LayerCache, PlainEntry, cache_start_pos
+from genx.core.cache import Cache, Entry, LayerCache, PlainEntry, RowEntries, cache_start_pos
 from genx.core.conv1d import Conv1D
 from genx.core.generation import (
     GenerationEvent,
@@ -33,7 +33,7 @@ from genx.core.positions import Positions
 from genx.errors import CheckpointError
 from genx.sampling_args import normalize_eos_token_ids, resolve_pad_token_id, validate_max_new_tokens
 
-AnyCache = Sequence[LayerCache | PlainEntry]
+AnyCache = Sequence[Entry | PlainEntry]
 
 
 class BaseModel(nn.Module, ABC):
@@ -167,7 +167,7 @@ class BaseModel(nn.Module, ABC):
 
         Args:
             x: [B, T] token ids.
-            cache: what an earlier pass returned; one entry a layer.
+            cache: what an earlier pass returned, or `join_rows` made of several; one entry a layer.
             use_cache: whether to return a cache that holds these tokens too.
             attention_mask: [B, seen + T] of 0 and 1, one column per token seen, cached ones included; 0 hides a
                 token, and the row equals one without it. None hides nothing.
@@ -192,7 +192,7 @@ class BaseModel(nn.Module, ABC):
 
     def begin(
         self, x: Tensor, cache: AnyCache | None, use_cache: bool, attention_mask: Tensor | None
-    ) -> tuple[Positions, Sequence[LayerCache | None]]:
+    ) -> tuple[Positions, Sequence[Entry | None]]:
         """What every forward starts with: the positions of its tokens, and one cache entry (or None) a layer.
 
         Raises:
@@ -209,11 +209,15 @@ class BaseModel(nn.Module, ABC):
             raise ValueError(
                 f"the cache has {len(cache)} entries; allowed: one a layer, {self.config.num_hidden_layers}"
             )
+        joined = [entry for entry in cache if isinstance(entry, RowEntries)]
+        if joined:
+            return _begin_rows(x, joined, use_cache, attention_mask), joined
         entries = [
             entry
             if isinstance(entry, LayerCache)
             else LayerCache.from_plain(entry, self._max_seq_len, window, past_mask)
             for entry, window in zip(cache, self.layer_windows, strict=True)
+            if not isinstance(entry, RowEntries)
         ]
         rows = entries[0].rows
         check_past(past_mask, rows, seen)
@@ -310,3 +314,12 @@ class BaseModel(nn.Module, ABC):
         mask = None if attention_mask is None else check_generation_mask(attention_mask, x)
         sampling = (do_sample, temperature, top_k, top_p, generator)
         return generation_loop(self, x, mask, max_new_tokens, use_cache, eos_ids, pad_id, sampling)
+
+
+def _begin_rows(x: Tensor, entries: Sequence[RowEntries], use_cache: bool, attention_mask: Tensor | None) -> Positions:
+    rows = len(entries[0].rows)
+    if x.shape != (rows, 1) or attention_mask is not None:
+        raise ValueError(
+            f"joined rows were given tokens {list(x.shape)}; allowed: one a row, {[rows, 1]}, and no attention_mask"
+        )
+    return Positions.of_rows(entries[0].seen, x.device, use_cache)

@@ -145,7 +145,44 @@ class LayerCache:
             )
 
 
-Cache = Sequence[LayerCache]
+class RowEntries:
+    """One layer's entries of rows that were read apart and go on together, one token each: a row comes and goes freely.
+
+    Each row keeps its own memory and its own count, so that it attends exactly as it does alone.
+    """
+
+    __slots__ = ("rows",)
+
+    def __init__(self, rows: Sequence[LayerCache]) -> None:
+        """
+        Args:
+            rows: an entry of one row each.
+        """
+        self.rows = tuple(rows)
+
+    @property
+    def seen(self) -> list[int]:
+        """Columns that each row has seen."""
+        return [row.seen for row in self.rows]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the rows' keys and values have allocated."""
+        return sum(row.nbytes for row in self.rows)
+
+
+Entry = LayerCache | RowEntries
+Cache = Sequence[Entry]
+
+
+def join_rows(caches: Sequence[Sequence[LayerCache]]) -> list[RowEntries]:
+    """The cache with which rows that were read apart, one cache each, go on together."""
+    return [RowEntries(layer) for layer in zip(*caches, strict=True)]
+
+
+def split_rows(cache: Sequence[RowEntries]) -> list[list[LayerCache]]:
+    """One cache for each row of a joined one."""
+    return [list(row) for row in zip(*(layer.rows for layer in cache), strict=True)]
 
 
 class _Storage:
@@ -200,8 +237,10 @@ class _Storage:
                 stored[:, :, : count - before_wrap] = new[:, :, newest + before_wrap :]
 
 
-def cache_start_pos(cache: Sequence[LayerCache | PlainEntry] | None) -> int:
+def cache_start_pos(cache: Sequence[Entry | PlainEntry] | None) -> int:
     """How many columns of input a cache has seen: the position of the next token where nothing is hidden.
+
+    Of joined rows, the most that any has seen.
 
     Plain `(K, V)` entries have seen as many as K [B, G, S, D] is long; `(K, V, next_pos)` entries say so themselves.
     """
@@ -210,6 +249,8 @@ def cache_start_pos(cache: Sequence[LayerCache | PlainEntry] | None) -> int:
     entry = cache[0]
     if isinstance(entry, LayerCache):
         return entry.seen
+    if isinstance(entry, RowEntries):
+        return max(entry.seen)
     return int(entry[2]) if len(entry) == 3 else entry[0].size(-2)
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from genx.config import ModelConfig
 from genx.core.attention import Attention
-from genx.core.cache import LayerCache
+from genx.core.cache import Entry
 from genx.core.positions import Positions
 from genx.core.rope import RotaryEmbedding
 
@@ -33,8 +33,8 @@ class DecoderLayer(nn.Module):
         self.post_attention_layernorm = norm(config.hidden_size, config.norm_eps)
 
     def forward(
-        self, hidden: Tensor, step: Positions, rotary: tuple[Tensor, Tensor], entry: LayerCache | None
-    ) -> tuple[Tensor, LayerCache | None]:
+        self, hidden: Tensor, step: Positions, rotary: tuple[Tensor, Tensor], entry: Entry | None
+    ) -> tuple[Tensor, Entry | None]:
         """`hidden` [B, T, C] to [B, T, C], and the next cache entry."""
         mixed, entry = self.self_attn(self.input_layernorm(hidden), step, rotary, entry)
         hidden = hidden + mixed
@@ -53,11 +53,11 @@ class Decoder(nn.Module):
         self.rotary = RotaryEmbedding(config)
 
     def forward(
-        self, hidden: Tensor, step: Positions, cache: Sequence[LayerCache | None]
-    ) -> tuple[Tensor, list[LayerCache] | None]:
+        self, hidden: Tensor, step: Positions, cache: Sequence[Entry | None]
+    ) -> tuple[Tensor, list[Entry] | None]:
         """Embedded tokens [B, T, C] to the head's input [B, T, C], and the next cache (None unless the step stores)."""
         rotary = self.rotary(step.positions, hidden.dtype)
-        following: list[LayerCache] = []
+        following: list[Entry] = []
         for layer, entry in zip(self.layers, cache, strict=True):
             hidden, after = layer(hidden, step, rotary, entry)
             following.append(after)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from genx.config import ModelConfig
 from genx.core.attention import attend
-from genx.core.cache import LayerCache
+from genx.core.cache import Entry
 from genx.core.conv1d import Conv1D
 from genx.core.feed_forward import activation
 from genx.core.positions import Positions
@@ -32,7 +32,7 @@ class FusedAttention(nn.Module):
         self.attn_pdrop = config.attn_pdrop
         self.resid_dropout = nn.Dropout(config.resid_pdrop)
 
-    def forward(self, hidden: Tensor, step: Positions, entry: LayerCache | None) -> tuple[Tensor, LayerCache | None]:
+    def forward(self, hidden: Tensor, step: Positions, entry: Entry | None) -> tuple[Tensor, Entry | None]:
         """Attention of `hidden` [B, T, C] over itself and the cache: [B, T, C], and the next cache entry."""
         batch, length, _ = hidden.shape
         query, key, value = (

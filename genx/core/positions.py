@@ -4,6 +4,8 @@ Made once a pass and read by every layer, so that masks and indices are not made
 Shapes: see the legend in genx/core/base_model.py.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -44,6 +46,7 @@ class Positions:
         self.visible = visible
         self.rows_before: Tensor | None = None
         self.rows_after: Tensor | None = None
+        self.row_steps: list[Positions] = []
         self._masks: dict[tuple[object, ...], Tensor | None] = {}
         self._scatter: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
         if not self.ragged:
@@ -58,6 +61,13 @@ class Positions:
         self.rows_after = counted[:, -1]
         # A hidden token before the first visible one would stand at -1; its output is never used.
         self.positions = (counted - 1).clamp_min(0)
+
+    @classmethod
+    def of_rows(cls, seen: Sequence[int], device: torch.device, store: bool = True) -> "Positions":
+        """One new token for each of several rows that were read apart; `row_steps` has each row's own positions."""
+        step = cls(len(seen), 1, device, max(seen), torch.tensor(seen, device=device), store=store)
+        step.row_steps = [cls(1, 1, device, count, store=store) for count in seen]
+        return step
 
     def new_mask(self, window: int | None) -> Tensor | None:
         """What the T queries may see of the T new keys alone: bool [B or 1, 1, T, T], or None for plain causal."""

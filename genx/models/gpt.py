@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from genx.config import ModelConfig
 from genx.core.base_model import AnyCache, BaseModel
-from genx.core.cache import Cache, LayerCache
+from genx.core.cache import Cache, Entry
 from genx.core.fused import FusedAttention, FusedMLP
 from genx.core.positions import Positions
 
@@ -24,7 +24,7 @@ class GPTLayer(nn.Module):
         self.mlp = FusedMLP(config, "gelu_new" if config.hidden_act == "gelu" else config.hidden_act)
         self.ln_2 = nn.LayerNorm(config.hidden_size, config.norm_eps)
 
-    def forward(self, hidden: Tensor, step: Positions, entry: LayerCache | None) -> tuple[Tensor, LayerCache | None]:
+    def forward(self, hidden: Tensor, step: Positions, entry: Entry | None) -> tuple[Tensor, Entry | None]:
         """`hidden` [B, T, C] to [B, T, C], and the next cache entry."""
         mixed, entry = self.attn(hidden, step, entry)
         hidden = self.ln_1(hidden + mixed)
@@ -83,7 +83,7 @@ class GPT(BaseModel):
         step, entries = self.begin(x, cache, use_cache, attention_mask)
         part = self.transformer
         hidden = part["drop"](part["tokens_embed"](x) + part["positions_embed"](step.positions))  # [B, T, C]
-        following: list[LayerCache] = []
+        following: list[Entry] = []
         for layer, entry in zip(part["h"], entries, strict=True):  # type: ignore[call-overload]
             hidden, after = layer(hidden, step, entry)
             following.append(after)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from genx.config import ModelConfig
 from genx.core.base_model import AnyCache, BaseModel
-from genx.core.cache import Cache, LayerCache
+from genx.core.cache import Cache, Entry
 from genx.core.fused import FusedAttention, FusedMLP
 from genx.core.positions import Positions
 from genx.errors import ConfigError
@@ -24,7 +24,7 @@ class GPT2Layer(nn.Module):
         self.ln_2 = nn.LayerNorm(config.hidden_size, config.norm_eps)
         self.mlp = FusedMLP(config, config.hidden_act)
 
-    def forward(self, hidden: Tensor, step: Positions, entry: LayerCache | None) -> tuple[Tensor, LayerCache | None]:
+    def forward(self, hidden: Tensor, step: Positions, entry: Entry | None) -> tuple[Tensor, Entry | None]:
         """`hidden` [B, T, C] to [B, T, C], and the next cache entry."""
         mixed, entry = self.attn(self.ln_1(hidden), step, entry)
         hidden = hidden + mixed
@@ -90,7 +90,7 @@ class GPT2(BaseModel):
         step, entries = self.begin(x, cache, use_cache, attention_mask)
         part = self.transformer
         hidden = part["drop"](part["wte"](x) + part["wpe"](step.positions))  # [B, T, C]
-        following: list[LayerCache] = []
+        following: list[Entry] = []
         for layer, entry in zip(part["h"], entries, strict=True):  # type: ignore[call-overload]
             hidden, after = layer(hidden, step, entry)
             following.append(after)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from genx.core.base_model import BaseModel
-from genx.core.cache import cache_nbytes, cache_start_pos
+from genx.core.cache import cache_nbytes, cache_start_pos, join_rows, split_rows
 from genx.errors import GenxError
 from tests.architectures import CONTEXT, assert_near, prompt
 
@@ -150,6 +150,26 @@ def test_a_window_layer_holds_no_more_than_its_window(model: BaseModel) -> None:
         slots = [min(window or CONTEXT, CONTEXT) for window in model.layer_windows]
         per_slot = 2 * 2 * config.num_key_value_heads * config.head_dim * 4  # K and V, two rows, float32
         assert cache_nbytes(cache) == sum(slots) * per_slot
+
+
+@torch.no_grad()
+def test_joined_rows_go_on_as_each_does_alone(model: BaseModel) -> None:
+    texts = [prompt(1, length, seed=length)[:, :length] for length in (20, 9, 14)]
+    caches = [model(text[:, :-4], use_cache=True)[1] for text in texts]
+    steps, joined = [], join_rows(caches)
+    for column in (-4, -3):
+        logits, joined = model(torch.cat([text[:, [column]] for text in texts]), joined, use_cache=True)
+        steps.append(logits)
+    assert cache_start_pos(joined) == 18
+    # The middle row leaves, and the others go on.
+    first, _, last = split_rows(joined)
+    logits, joined = model(torch.cat([texts[0][:, [-2]], texts[2][:, [-2]]]), join_rows([first, last]), use_cache=True)
+    for row, place in ((0, 0), (2, 1)):
+        alone = model(texts[row])[0][0, -4:-1]
+        assert_near(torch.stack([steps[0][row, 0], steps[1][row, 0], logits[place, 0]]), alone)
+    assert cache_nbytes(joined) == sum(entry.nbytes for entry in (*first, *last))
+    with pytest.raises(ValueError, match="one a row"):
+        model(prompt(3, 1), joined)
 
 
 def test_past_the_last_position_forward_refuses(model: BaseModel) -> None:
