@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from jinja2 import TemplateError, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
-from jinja2.runtime import Context
+from jinja2.runtime import Context, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
@@ -27,8 +27,8 @@ from genx.errors import TokenizerError
 from genx.tokenization.tokenizer_files import printable
 
 _MAX_SIZE = 16 << 20  # characters of the rendering, and of a text that a template builds; items of a list
-_MAX_WORK = 1 << 28  # the product of what is handed to one function: lengths and numbers
-_MAX_STEPS = 1_000_000  # loop passes, calls, filters and operations in one rendering
+_MAX_WORK = 1 << 28  # characters that one call may make before its result is looked at
+_MAX_STEPS = 250_000  # loop passes, calls, filters and operations in one rendering
 _MAX_SECONDS = 20.0  # published templates take milliseconds
 _MAX_INTEGER_BITS = 256
 
@@ -109,8 +109,9 @@ class _BoundedEnvironment(ImmutableSandboxedEnvironment):
 
     def call(self, context: Context, function: Any, /, *arguments: Any, **named: Any) -> Any:
         self.spend()
-        itself = getattr(function, "__self__", None)
-        _check_work([itself, *arguments, *named.values()])
+        if not isinstance(function, Macro):  # whose body is bounded step by step
+            itself = getattr(function, "__self__", None)
+            _check_work(getattr(function, "__name__", ""), [itself, *arguments, *named.values()])
         return _checked(super().call(context, function, *arguments, **named))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
@@ -122,7 +123,7 @@ class _BoundedEnvironment(ImmutableSandboxedEnvironment):
         @functools.wraps(function)  # keeps the marks by which Jinja knows what else to hand over
         def bounded(*arguments: Any, **named: Any) -> Any:
             self.spend()
-            _check_work([*arguments, *named.values()])
+            _check_work(getattr(function, "__name__", ""), [*arguments, *named.values()])
             return _checked(function(*arguments, **named))
 
         return bounded
@@ -172,15 +173,16 @@ def _filtered(node: nodes.Node, name: str) -> nodes.Filter:
     return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
 
 
-def _check_work(values: Iterable[object]) -> None:
-    if math.prod(max(_extent(value), 1) for value in values) > _MAX_WORK:
+def _check_work(name: str, values: Iterable[object]) -> None:
+    """Refuse a call that multiplies: a text by a number, such as a width, or by what takes the place of its parts."""
+    values = list(values)
+    texts = [value for value in values if isinstance(value, str)]
+    length = sum(len(value) for value in values if isinstance(value, str | list | tuple))
+    work = length * math.prod(max(abs(value), 1) for value in values if isinstance(value, int))
+    if name in ("replace", "do_replace") and len(texts) >= 3:
+        work = texts[0].count(texts[1]) * len(texts[2])
+    if work > _MAX_WORK:
         raise TemplateError("it hands too much to one function")
-
-
-def _extent(value: object) -> int:
-    if isinstance(value, str | list | tuple):
-        return len(value)
-    return abs(value) if isinstance(value, int) else 1
 
 
 def _checked(value: Any) -> Any:
@@ -197,8 +199,10 @@ def _check_operands(operator: str, left: object, right: object) -> None:
     match operator:
         case "**":
             too_large = isinstance(right, int) and abs(right) > _MAX_INTEGER_BITS
-        case "*" if not (isinstance(left, int) and isinstance(right, int)):
-            too_large = _extent(left) * _extent(right) > _MAX_SIZE
+        case "*":
+            sizes = [len(side) for side in (left, right) if isinstance(side, str | list | tuple)]
+            times = [side for side in (left, right) if isinstance(side, int)]
+            too_large = bool(sizes) and math.prod([*sizes, *times]) > _MAX_SIZE
         case "%" if isinstance(left, str):
             widths = sum(int(digits) for digits in re.findall(r"\d{1,9}", left))
             too_large = widths > _MAX_SIZE or "*" in left

@@ -64,18 +64,21 @@ def build_stages(steps: Sequence[Step] | None) -> list[Stage] | None:
 
 
 def _token_stage(step: Step) -> Stage | None:
-    match step.get("type"):
-        case "ByteLevel":
+    match step:
+        case {"type": "ByteLevel"}:
             return _ByteLevel()
-        case "ByteFallback":
+        case {"type": "ByteFallback"}:
             return _ByteFallback()
-        case "Replace" | "Strip":
+        case {"type": "Replace"}:
             decoder = _native(step)
             return _EachAlike(lambda token: decoder.decode([token]))
-        case "Metaspace" | "WordPiece":
+        case {"type": "Strip", "content": str(content), "start": int(start), "stop": int(stop)}:
+            # The library's own panics where a token is shorter than what is stripped from its end.
+            return _EachAlike(lambda token: "".join(_StripText(content, start, stop).push(token)))
+        case {"type": "Metaspace" | "WordPiece"}:
             decoder = _native(step)
             return _FirstDiffers(lambda token: decoder.decode([token]), lambda token: decoder.decode(["", token]))
-        case "CTC":
+        case {"type": "CTC"}:
             return _WithoutRepeats(_native(step))
     return None
 
@@ -92,8 +95,7 @@ def _text_stage(step: Step) -> Stage | None:
 def _native(step: Step) -> Decoder:
     """The library's own decoder."""
     empty = {"version": "1.0", "model": {"type": "WordLevel", "vocab": {}, "unk_token": ""}, "added_tokens": []}
-    decoder = Tokenizer.from_str(json.dumps({**empty, "decoder": step})).decoder
-    assert isinstance(decoder, Decoder)
+    decoder: Decoder = Tokenizer.from_str(json.dumps({**empty, "decoder": step})).decoder
     return decoder
 
 

@@ -18,7 +18,7 @@ from genx.tokenization.decoder_stages import build_stages
 from genx.tokenization.guarded_text import Guard
 from genx.tokenization.incremental import IncrementalDecoder
 from genx.tokenization.pipeline import has_byte_level, prompt_prefix_id, steps_of
-from genx.tokenization.tokenizer_files import TokenizerFiles, printable, read_tokenizer_files
+from genx.tokenization.tokenizer_files import TokenizerFiles, library_errors, printable, read_tokenizer_files
 
 # Families that need BOS before every text, even where their files leave `add_bos_token` out.
 _CLASSES_WITH_BOS = frozenset({"GemmaTokenizer", "GemmaTokenizerFast"})
@@ -143,7 +143,8 @@ class Tokenizer:
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """The text of ids, without any clean-up; ids outside the vocabulary say nothing."""
         known = [token_id for token_id in ids if 0 <= token_id <= _MAX_TOKEN_ID]
-        return self._backend.decode(known, skip_special_tokens=skip_special_tokens)
+        with library_errors("the tokenizer cannot decode these ids"):
+            return self._backend.decode(known, skip_special_tokens=skip_special_tokens)
 
     def incremental(self, *, skip_special_tokens: bool = True) -> IncrementalDecoder:
         """A decoder for one text whose ids come one by one."""
@@ -183,10 +184,8 @@ class Tokenizer:
 
 
 def _encode(backend: Backend, text: str) -> Any:
-    try:
+    with library_errors("the tokenizer cannot represent the text"):
         return backend.encode(text, add_special_tokens=False)
-    except Exception as error:  # the library raises nothing narrower
-        raise TokenizerError(f"the tokenizer cannot represent the text: {printable(error)}") from error
 
 
 def _begin_once(ids: list[int], first: int | None) -> list[int]:

@@ -1,7 +1,8 @@
 """What a checkpoint folder says about its tokenizer, read with bounds and without trust."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -63,15 +64,24 @@ def printable(text: object) -> str:
     return shown if len(shown) <= 300 else shown[:300] + "..."
 
 
+@contextmanager
+def library_errors(problem: str) -> Iterator[None]:
+    """Turn whatever the `tokenizers` library raises into a TokenizerError that begins with `problem`."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a panic in the library is not an Exception
+        raise TokenizerError(f"{problem}: {printable(error)}") from error
+
+
 def _read_backend(folder: Path) -> Backend:
     path = folder / "tokenizer.json"
     if not path.is_file():
         raise TokenizerError(_explain_absence(folder))
     data = _read_bytes(path, _MAX_TOKENIZER_BYTES)
-    try:
+    with library_errors(f"{printable(path)} is not a tokenizer"):
         return Backend.from_buffer(data)
-    except Exception as error:  # the library raises nothing narrower
-        raise TokenizerError(f"{printable(path)} is not a tokenizer: {printable(error)}") from error
 
 
 def _explain_absence(folder: Path) -> str:
