@@ -18,7 +18,6 @@ from genx.errors import ArgumentError, ExitCode, GenxError
 # Each command is a Typer app in its own module, imported only when it is chosen.
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "run": ("genx.cli.run", "Generate text from a prompt and stream it."),
-    "kv-size": ("genx.cli.kv_size", "Compute the memory of the KV cache from a configuration."),
     "kv-size": ("genx.cli.kv_size", "Work out the size of a KV cache, and what fits into a memory."),
 }
 _COMPLETION_VARIABLE = "_GENX_COMPLETE"
