@@ -18,7 +18,6 @@ from genx.errors import ArgumentError, ExitCode, GenxError
 # Each command is a Typer app in its own module, imported only when it is chosen.
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "run": ("genx.cli.run", "Generate text from a prompt and stream it."),
-    "kv-size": ("genx.cli.kv_size", "Work out the size of a KV cache, and what fits into a memory."),
 }
 _COMPLETION_VARIABLE = "_GENX_COMPLETE"
 
@@ -80,7 +79,7 @@ def program(arguments: Sequence[str], terminal: Terminal) -> int:
         terminal.say(f"genx: error: {message}")
         return error.exit_code
     except typer.TyperException as error:
-        return _report_usage(error, terminal)
+        return _report_usage(error, arguments, terminal)
     except KeyboardInterrupt:
         if terminal.stderr_is_terminal:
             terminal.say("")  # leaves the line on which the terminal shows ^C
@@ -109,9 +108,9 @@ def _invoke(arguments: Sequence[str], terminal: Terminal) -> int:
     return ExitCode.OK if status is None else int(status)
 
 
-def _report_usage(error: typer.TyperException, terminal: Terminal) -> int:
-    context = getattr(error, "ctx", None)
+def _report_usage(error: typer.TyperException, arguments: Sequence[str], terminal: Terminal) -> int:
     message = " ".join(error.format_message().split())
     terminal.say(f"genx: error: {message[:1].lower()}{message[1:]}")
-    terminal.say(f"see {context.command_path if context else 'genx'} --help")
+    chosen = [name for name in arguments[:1] if name in COMMANDS]
+    terminal.say(f"see {' '.join(['genx', *chosen])} --help")
     return error.exit_code

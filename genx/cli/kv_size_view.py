@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from genx.cli.terminal import Terminal, printable
-from genx.kv_size.allocation import Part
-from genx.kv_size.engines import ENGINES
 from genx.kv_size.plan import Answer, Fit, Question
 from genx.kv_size.quantities import human_bytes
 from genx.kv_size.report import dtype_name
@@ -44,6 +42,7 @@ class View:
         for found in _one_a_model(ordered):
             parts.append("\n".join(self._working(found, explain=explain)) + "\n")
         parts += [self._fit(found, found.fit) for found in ordered if found.fit is not None]
+        parts += [self._fit_table(found.fit) for found in _one_a_model(ordered) if found.fit is not None]
         wanted = chart if chart is not None else len(answers) == 1 and answers[0].fit is not None
         if wanted:
             from genx.cli.kv_size_chart import draw
@@ -142,7 +141,7 @@ class View:
             lines.append(f"largest context at batch {found.question.request.batch:,}: {fit.max_tokens:,} tokens")
         if fit.max_batch is not None:
             lines.append(f"largest batch at {found.question.request.longest:,} tokens: {fit.max_batch:,}")
-        return "\n".join(lines) + "\n" + self._fit_table(fit)
+        return "\n".join(lines) + "\n"
 
     def _fit_table(self, fit: Fit) -> str:
         batches = sorted({cell.batch for cell in fit.table})
@@ -157,7 +156,7 @@ class View:
         titles = ["tokens \\ batch", *(str(batch) for batch in batches)]
         if not rows or sum(max(map(len, column)) + 3 for column in zip(titles, *rows, strict=True)) > self.width:
             return ""
-        return "\n" + self._table(titles, rows, left=0)
+        return self._table(titles, rows, left=0)
 
 
 def terminal_width(terminal: Terminal) -> int:
@@ -188,8 +187,10 @@ def _total(found: Answer) -> int:
 
 
 def _one_a_model(answers: Sequence[Answer]) -> list[Answer]:
-    """The first answer for each model and engine."""
-    return list({(found.question.name, found.question.request.engine): found for found in reversed(answers)}.values())
-
-
-__all__ = ["ENGINES", "Part", "View", "terminal_width"]
+    """The largest answer for each model and engine, in the order of the table."""
+    largest: dict[tuple[str, str], Answer] = {}
+    for found in answers:
+        key = (found.question.name, found.question.request.engine)
+        largest.pop(key, None)
+        largest[key] = found
+    return list(largest.values())

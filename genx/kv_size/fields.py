@@ -34,6 +34,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     ),
     "sliding_window": ("sliding_window", "window_size", "sliding_window_size", "attention_window_size"),
     "layer_types": ("layer_types", "layers_block_type"),
+    "sliding_window_pattern": ("sliding_window_pattern", "_sliding_window_pattern"),
     "dtype": ("dtype", "torch_dtype"),
 }
 
