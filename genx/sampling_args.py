@@ -36,9 +36,7 @@ def validate_sampling_args(
     if top_k is not None and (not is_whole_number(top_k) or top_k <= 0):
         raise ArgumentError("{top_k} is {given}; allowed: a whole number of at least 1, or none", given=repr(top_k))
     if top_p is not None and (not _is_number(top_p) or not 0 < top_p <= 1):
-        raise ArgumentError(
-            "{top_p} is {given}; allowed: a number above 0 and at most 1, or none", given=repr(top_p)
-        )
+        raise ArgumentError("{top_p} is {given}; allowed: a number above 0 and at most 1, or none", given=repr(top_p))
 
 
 def validate_max_new_tokens(max_new_tokens: int) -> None:
@@ -72,20 +70,19 @@ def normalize_eos_token_ids(eos_token_id: int | Sequence[int] | None) -> tuple[i
     return tuple(int(token_id) for token_id in ids)
 
 
-def resolve_pad_token_id(
-    pad_token_id: int | None, eos_token_ids: tuple[int, ...], vocab_size: int
-) -> int | None:
-    """The id that fills finished rows: `pad_token_id`, else the first end-of-text id, else None (no row finishes).
+def resolve_pad_token_id(pad_token_id: int | None, eos_token_ids: tuple[int, ...], vocab_size: int) -> int | None:
+    """The id that fills finished rows: `pad_token_id`, else the first end-of-text id; None where no row can finish.
 
     Raises:
         ArgumentError: (a ValueError) it would be used and is not an id of the vocabulary.
     """
-    if not eos_token_ids:
+    if not any(0 <= token_id < vocab_size for token_id in eos_token_ids):
         return None
     pad = eos_token_ids[0] if pad_token_id is None else pad_token_id
-    if pad_token_id is not None and (not is_whole_number(pad) or not 0 <= pad < vocab_size):
+    if not is_whole_number(pad) or not 0 <= pad < vocab_size:
         raise ArgumentError(
-            "{pad_token_id} is {given}; allowed: a token id from 0 to {last}, or none",
+            "{pad_token_id} is {given}; allowed: a token id from 0 to {last}"
+            + ("; the first {eos_token_id} is taken unless it is given" if pad_token_id is None else ""),
             given=repr(pad),
             last=vocab_size - 1,
         )

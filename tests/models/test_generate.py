@@ -150,10 +150,12 @@ class TestEndOfText:
         with_eos[0, 2] = unused
         assert model.generate(with_eos, 1, do_sample=False, eos_token_id=unused).shape == (1, 7)
 
-    def test_pad_means_nothing_without_eos(self, model: BaseModel) -> None:
+    @pytest.mark.parametrize("eos", [None, [], VOCAB, [-1, VOCAB + 5]])
+    def test_pad_means_nothing_where_no_row_can_end(self, model: BaseModel, eos: int | list[int] | None) -> None:
         x = prompt(1, 6)
         expected = model.generate(x, 4, do_sample=False)
-        assert torch.equal(model.generate(x, 4, do_sample=False, pad_token_id=10**6), expected)
+        found = model.generate(x, 4, do_sample=False, eos_token_id=eos, pad_token_id=10**6)
+        assert torch.equal(found, expected)
 
 
 class TestRefused:
@@ -178,6 +180,7 @@ class TestRefused:
             ({"do_sample": False, "max_new_tokens": 1.5}, "max_new_tokens is 1.5"),
             ({"do_sample": False, "eos_token_id": 3, "pad_token_id": VOCAB}, f"pad_token_id is {VOCAB}"),
             ({"do_sample": False, "eos_token_id": 3, "pad_token_id": -1}, "pad_token_id is -1"),
+            ({"do_sample": False, "eos_token_id": [VOCAB, 3]}, f"pad_token_id is {VOCAB}.*the first eos_token_id"),
             ({"do_sample": False, "attention_mask": torch.ones(2, 5)}, r"attention_mask has the shape \[2, 5\]"),
             ({"do_sample": False, "attention_mask": torch.tensor([[1] * 5 + [0], [1] * 6])}, "last token of row 0"),
             ({"do_sample": False, "attention_mask": torch.full((2, 6), 0.5)}, "other than 0 and 1"),
