@@ -34,12 +34,16 @@ class Status:
         """Show what is being done, and how much of it is; a `total` of None is not known."""
         if not self._shown:
             return
+        doing = printable(doing)
         if self._progress is None:
             self._progress = _new_progress(self._terminal)
-            self._progress.add_task("", total=None)
+            self._progress.add_task(doing, completed=done, total=total)
             self._progress.start()
+            return
         task = self._progress.tasks[0]
-        self._progress.update(task.id, description=printable(doing), completed=done, total=total)
+        self._progress.update(
+            task.id, description=doing, completed=done, total=total, refresh=doing != task.description
+        )
 
     def hide(self) -> None:
         """Take the line away."""
