@@ -1,12 +1,14 @@
 """Cached equals uncached: one by one, in chunks, past the window, past the context, in ragged batches."""
 
 import copy
+import dataclasses
 
 import pytest
 import torch
 
 from genx.core.base_model import BaseModel
 from genx.core.cache import cache_nbytes, cache_start_pos, join_rows, split_rows
+from genx.core.positions import newest_position_in_slot
 from genx.errors import GenxError
 from tests.architectures import CONTEXT, assert_near, prompt
 
@@ -53,6 +55,7 @@ MASK_ROWS = {
 @pytest.mark.parametrize("rows", MASK_ROWS)
 @pytest.mark.parametrize("chunk", [1, 3, 8, CONTEXT])
 def test_a_masked_row_equals_the_row_without_hidden_tokens(model: BaseModel, rows: str, chunk: int) -> None:
+    """And is finite where a query could see nothing: pytorch/pytorch#103749."""
     x = prompt(3, CONTEXT)
     mask = torch.tensor(MASK_ROWS[rows](CONTEXT))
     found = read_in_chunks(model, x, sizes_of(chunk, CONTEXT), mask)
@@ -170,6 +173,24 @@ def test_joined_rows_go_on_as_each_does_alone(model: BaseModel) -> None:
     assert cache_nbytes(joined) == sum(entry.nbytes for entry in (*first, *last))
     with pytest.raises(ValueError, match="one a row"):
         model(prompt(3, 1), joined)
+
+
+@torch.no_grad()
+def test_the_window_holds_the_last_positions(model: BaseModel) -> None:
+    """huggingface/transformers#37574: the shift started a step early or late."""
+    x, capacity = prompt(1, CONTEXT), model.layer_windows[0] or CONTEXT
+    whole = type(model)(dataclasses.replace(model.config, sliding_window=None)).eval()
+    whole.load_state_dict(model.state_dict())
+    _, full = whole(x[:, :1], use_cache=True)
+    _, cache = model(x[:, :1], use_cache=True)
+    for end in range(2, CONTEXT + 1):
+        _, cache = model(x[:, end - 1 : end], cache, use_cache=True)
+        _, full = whole(x[:, end - 1 : end], full, use_cache=True)
+        slots = min(end, capacity)
+        positions = newest_position_in_slot(slots, capacity, None, end, x.device)[0]
+        assert sorted(positions.tolist()) == list(range(end - slots, end))
+        # The first layer's keys do not depend on the window, so that each slot can be told by its content.
+        assert_near(cache[0]._storage.first(slots)[0], full[0]._storage.keys[:, :, positions])
 
 
 def test_past_the_last_position_forward_refuses(model: BaseModel) -> None:

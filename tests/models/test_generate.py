@@ -24,6 +24,7 @@ def naive(model: BaseModel, x: torch.Tensor, new_tokens: int) -> torch.Tensor:
 @pytest.mark.parametrize("use_cache", [True, False])
 @pytest.mark.parametrize("length", [1, 13, CONTEXT - 1, CONTEXT, CONTEXT + 1, CONTEXT + 5])
 def test_generate_equals_a_naive_loop_past_the_context(model: BaseModel, use_cache: bool, length: int) -> None:
+    """Past the window it failed (huggingface/transformers#27682), past the context too (#1749)."""
     x = prompt(2, length)
     steps = PAST_CONTEXT - length
     assert torch.equal(model.generate(x, steps, do_sample=False, use_cache=use_cache), naive(model, x, steps))
@@ -31,6 +32,9 @@ def test_generate_equals_a_naive_loop_past_the_context(model: BaseModel, use_cac
 
 @pytest.mark.parametrize("use_cache", [True, False])
 def test_a_left_padded_batch_equals_its_rows_alone(model: BaseModel, use_cache: bool) -> None:
+    """Positions counted the padding (huggingface/transformers PR #7552), or were one row's for all
+    (unslothai/unsloth#3699); padding took places in the window (ml-explore/mlx-lm#439); mask and keys had other
+    columns (huggingface/transformers PR #34093)."""
     lengths = [13, 2, 9, 1]
     rows = [prompt(1, length, seed=length) for length in lengths]
     x = torch.full((len(rows), max(lengths)), 7)
@@ -117,6 +121,7 @@ class TestEndOfText:
         return model.generate(x, steps, do_sample=False)[:, x.size(1) :].tolist()
 
     def test_after_eos_a_row_holds_pad_only(self, model: BaseModel) -> None:
+        """huggingface/transformers#31261: rows went on after their end."""
         x = prompt(4, 6)
         free = self.first_new(model, x, 12)
         eos = free[0][2]
@@ -142,6 +147,16 @@ class TestEndOfText:
         found = model.generate(x, 8, do_sample=False, eos_token_id=stops)[:, 6:].tolist()
         assert found[0] == [stops[0]] * len(found[0])
         assert model.generate(x, 8, do_sample=False, eos_token_id=[]).shape == (2, 14)
+
+    @pytest.mark.parametrize("fill", [0, 5, 96])
+    def test_what_fills_the_padding_does_not_matter(self, model: BaseModel, fill: int) -> None:
+        """The mask decides, not the id: huggingface/transformers#25790, and #22312 of models without a pad id."""
+        x = torch.cat((torch.full((1, 7), fill), prompt(1, 2)), dim=1)
+        mask = torch.tensor([[0] * 7 + [1] * 2])
+        free = self.first_new(model, prompt(1, 2), 6)[0]
+        eos = free[-1]
+        found = model.generate(x, 6, do_sample=False, attention_mask=mask, eos_token_id=eos, pad_token_id=fill)
+        assert found[0, 9:].tolist() == free[: free.index(eos) + 1]
 
     def test_eos_in_the_prompt_ends_nothing(self, model: BaseModel) -> None:
         x = prompt(1, 6)

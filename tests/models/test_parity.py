@@ -19,6 +19,7 @@ def peer_logits(peer: transformers.PreTrainedModel, x: torch.Tensor) -> torch.Te
 
 @torch.no_grad()
 def test_logits_equal_transformers(tiny: Tiny, model: BaseModel) -> None:
+    """Through the file: input-first weights of the GPTs (huggingface/transformers#311) show here too."""
     x = prompt(2, CONTEXT)
     assert_near(model(x)[0], peer_logits(tiny.peer, x))
 
@@ -69,6 +70,14 @@ def test_what_save_writes_transformers_reads(tiny: Tiny, model: BaseModel, tmp_p
     assert torch.equal(again(x)[0], model(x)[0])
 
 
+@torch.no_grad()
+def test_square_input_first_matrices_are_not_transposed(tmp_path: Path) -> None:
+    """huggingface/transformers#311: where n_inner = n_embd no shape can warn."""
+    made = make_tiny("gpt2", tmp_path, n_inner=36)
+    x = prompt(2, CONTEXT)
+    assert_near(made.model()(x)[0], peer_logits(made.peer, x))
+
+
 ROPE = {
     "linear": {"rope_type": "linear", "factor": 2.5},
     "dynamic": {"rope_type": "dynamic", "factor": 4.0},
@@ -102,6 +111,7 @@ ROPE = {
 @torch.no_grad()
 @pytest.mark.parametrize("kind", ROPE)
 def test_rope_scaling_equals_transformers(kind: str, tmp_path: Path) -> None:
+    """meta-llama/llama3#299: the llama3 form was refused."""
     made = make_tiny("llama", tmp_path, rope_parameters={"rope_theta": 5000.0, **ROPE[kind]})
     x = prompt(2, CONTEXT)
     model = made.model()
