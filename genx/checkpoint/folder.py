@@ -39,18 +39,32 @@ def path_in(folder: Path, name: str) -> Path:
     return path
 
 
+def is_there(path: Path) -> bool:
+    """Whether there is something at `path`, links followed.
+
+    Raises:
+        CheckpointError: the folder may not be looked into.
+    """
+    try:
+        return path.exists()
+    except OSError as error:
+        raise CheckpointError(f"{printable(path)} cannot be looked at: {error.strerror or error}") from error
+
+
 def read_json_in(folder: Path, name: str, *, required: bool = False) -> dict[str, Any]:
     """The JSON object in the file `name` of `folder`; empty where there is no such file and none is required.
 
     Raises:
-        CheckpointError: it is required and missing, leads outside the folder, or holds something else.
+        CheckpointError: it is required and missing, leads outside the folder, is no file, or holds something else.
         ConfigError: it is not JSON, or too large.
     """
     path = path_in(folder, name)
-    if not path.is_file():
+    if not is_there(path):
         if not required:
             return {}
         raise CheckpointError(f"{printable(folder)} has no {name}; expected a Hugging Face model folder")
+    if not path.is_file():  # a named pipe, for one, would be waited for
+        raise CheckpointError(f"{printable(path)} is not a regular file; expected a JSON object")
     value = read_json(path, name)
     if not isinstance(value, dict):
         raise CheckpointError(f"{printable(path)} holds a {type(value).__name__}, expected a JSON object")

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from genx.checkpoint.folder import path_in, read_json_in
+from genx.checkpoint.folder import is_there, path_in, read_json_in
 from genx.checkpoint.messages import name_some, printable
 from genx.checkpoint.safetensors_header import SafetensorsHeader, StoredTensor, read_header
 from genx.errors import CheckpointError, GenxWarning
@@ -37,9 +37,9 @@ def find_tensors(folder: Path) -> dict[str, TensorLocation]:
             lies outside the folder.
     """
     whole, index = path_in(folder, WEIGHTS_FILE), path_in(folder, INDEX_FILE)
-    if index.is_file():
+    if is_there(index):
         files = _read_index(folder)
-        if not whole.exists() or WEIGHTS_FILE in files.values():
+        if not is_there(whole) or WEIGHTS_FILE in files.values():
             return _find_indexed(folder, files)
         # Saving a model over an older, sharded one leaves such an index behind; other software reads the whole too.
         warnings.warn(
@@ -47,7 +47,7 @@ def find_tensors(folder: Path) -> dict[str, TensorLocation]:
             GenxWarning,
             stacklevel=2,
         )
-    if whole.exists():
+    if is_there(whole):
         return _locate(read_header(whole))
     return _locate(read_header(_only_file(folder)))
 
@@ -72,7 +72,7 @@ def _read_index(folder: Path) -> dict[str, str]:
 
 def _find_indexed(folder: Path, files: Mapping[str, str]) -> dict[str, TensorLocation]:
     shards = {file: path_in(folder, file) for file in sorted(set(files.values()))}
-    absent = [file for file, path in shards.items() if not path.exists()]
+    absent = [file for file, path in shards.items() if not is_there(path)]
     if absent:
         raise CheckpointError(
             f"{printable(folder)} lacks {len(absent)} of the {len(shards)} files that {INDEX_FILE} names: "

@@ -114,3 +114,18 @@ def test_a_missing_file_is_empty_unless_it_is_required(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError) as caught:
         read_config_json(tmp_path)
     assert str(caught.value) == f"{tmp_path} has no config.json; expected a Hugging Face model folder"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_named_pipe_is_refused_without_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "config.json")
+    with pytest.raises(CheckpointError, match="is not a regular file"):
+        read_config_json(tmp_path)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="needs a user who may be refused")
+def test_a_folder_that_may_not_be_looked_into(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir(mode=0)
+    with pytest.raises(CheckpointError, match=r"cannot be (looked at|followed)"):
+        read_config_json(folder)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor
 
 import genx
 from genx.checkpoint import load_model
+from genx.checkpoint.safetensors_header import DTYPE_BITS
 from genx.errors import ArgumentError, CheckpointError, ConfigError
 from genx.models.llama import Llama
 from genx.models.mistral import Mistral
@@ -22,6 +24,7 @@ from tests.fixtures.folders import (
     tiny_tensors,
     write_config,
     write_folder,
+    write_safetensors_by_hand,
     write_shards,
 )
 
@@ -38,9 +41,9 @@ def tensors(config: dict[str, Any]) -> dict[str, Tensor]:
     return tiny_tensors(config)
 
 
-def refusal(folder: Path) -> str:
+def refusal(folder: Path, dtype: str | None = None) -> str:
     with pytest.raises(CheckpointError) as caught:
-        load_model(folder)
+        load_model(folder, dtype=dtype)
     message = str(caught.value)
     assert message.isprintable()
     return message
@@ -287,3 +290,27 @@ def test_changes_in_memory_stay_there(config: dict[str, Any], tensors: dict[str,
 def test_a_device_that_is_not_there(device: str, tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="which torch cannot use here"):
         load_model(tmp_path, device=device)
+
+
+def test_weights_that_do_not_fit_into_memory(
+    config: dict[str, Any], tensors: dict[str, Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(tensor: Tensor, **target: Any) -> Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 2 GiB")
+
+    folder = write_folder(tmp_path, config, tensors)
+    monkeypatch.setattr(Tensor, "to", fail)
+    assert "as torch.bfloat16, after 0 of " in (message := refusal(folder, dtype="bfloat16"))
+    assert message.endswith("bytes: CUDA out of memory.")
+
+
+@pytest.mark.parametrize("dtype", ["F8_E4M3", "F8_E8M0", "F4", "F6_E2M3", "I8", "BOOL", "C64"])
+def test_stored_dtypes_that_are_no_weights_of_genx(dtype: str, config: dict[str, Any], tmp_path: Path) -> None:
+    folder = write_config(tmp_path, config)
+    name = "model.norm.weight"
+    size = 16 * DTYPE_BITS[dtype] // 8
+    header = {name: {"dtype": dtype, "shape": [16], "data_offsets": [0, size]}}
+    write_safetensors_by_hand(folder / "model.safetensors", header, bytes(size))
+    assert re.search(
+        r"1 not float: model\.norm\.weight|1 wrongly shaped: model\.norm|cannot be mapped", refusal(folder)
+    )
