@@ -17,7 +17,19 @@ if TYPE_CHECKING:
 
 _UNKNOWN_WIDTH = 80
 _PIPE_WIDTH = 10_000  # nothing in a pipe is folded
-_KEY_FIELDS = ("num_hidden_layers", "num_key_value_heads", "head_dim", "kv_lora_rank", "sliding_window", "layer_types")
+_KEY_FIELDS = (
+    "num_hidden_layers",
+    "decoder_layers",
+    "decoder_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "kv_lora_rank",
+    "qk_rope_head_dim",
+    "sliding_window",
+    "sliding_window_pattern",
+    "attention_chunk_size",
+    "layer_types",
+)
 
 
 class View:

@@ -38,8 +38,7 @@ def explanation(found: Answer, human: Callable[[int | None], str]) -> list[str]:
     lines.append(f"  rule {request.engine}: {ENGINES[request.engine].rule}")
     for dtype in {request.key_dtype.name: request.key_dtype, request.value_dtype.name: request.value_dtype}.values():
         lines.append(f"  {dtype.describe()}")
-    if found.replicated:
-        lines.append(f"  --tp {request.tensor_parallel} goes beyond the key/value heads: GPUs keep copies of them")
+    lines += [f"  warning: {printable(warning)}" for warning in found.warnings]
     lines += [f"  note: {printable(note)}" for note in question.model.notes]
     return [*lines, formula_line(found)]
 

@@ -86,12 +86,15 @@ class Fields:
         """
         Args:
             config: the mapping as it stands in config.json; a text model inside it is looked for.
-            overrides: values given by flags, under the fields' names in `ALIASES` or any other name.
+            overrides: values given by flags, under the fields' names in `ALIASES` or any other name; null takes a
+                field away.
         """
-        self._config, path = descend(config)
+        current, path = descend(config)
+        given_null = {name: None for name, value in (overrides or {}).items() if value is None}
+        self._config = {**current, **given_null}
         self._nested = bool(path)
         self._here = f"explicit, in {path}" if path else "explicit"
-        self.overrides = dict(overrides or {})
+        self.overrides = {name: value for name, value in (overrides or {}).items() if value is not None}
         self.used: dict[str, Field] = {}
         given = self.overrides.get("model_type") or self._config.get("model_type") or config.get("model_type")
         self.model_type = given if isinstance(given, str) else None

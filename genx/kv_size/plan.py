@@ -111,7 +111,13 @@ def answer(question: Question) -> Answer:
         UsageError: the request goes beyond what the model or the engine can do.
     """
     model, request = question.model, question.request
+    replicated = _is_replicated(model, request.tensor_parallel)
     warnings = _check_positions(question)
+    if replicated:
+        warnings += (
+            f"--tp {request.tensor_parallel} is more than the key/value heads of {question.name}: "
+            "GPUs keep copies of the same cache",
+        )
     if any(layer.kind == CROSS for layer in model.layers) and not request.encoder_tokens:
         raise UsageError(f"{question.name} has an encoder; give the length of its output with --encoder-tokens")
     return Answer(
@@ -120,7 +126,7 @@ def answer(question: Question) -> Answer:
         floor_bytes=size(model, replace(request, engine="ideal")).kv_bytes,
         full_bytes=size(model, replace(request, engine="full")).kv_bytes,
         bytes_per_token=_bytes_per_token(model, request),
-        replicated=_is_replicated(model, request.tensor_parallel),
+        replicated=replicated,
         fit=None if question.memory is None else _fit(question, question.memory),
         warnings=warnings,
     )
