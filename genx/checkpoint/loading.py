@@ -125,7 +125,7 @@ def _is_head_tied(
         return False, None
     if head.data_ptr() == embedding.data_ptr():  # an alias: the saver had tied them
         return True, None
-    if not wanted or torch.equal(head, embedding):
+    if not wanted or torch.equal(head.to(embedding.dtype), embedding):
         return wanted, None
     note = f"{architecture.head_name} differs from the embedding, though tie_word_embeddings is true; it serves as head"
     return False, note

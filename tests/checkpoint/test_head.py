@@ -63,6 +63,15 @@ def test_a_missing_head_is_replaced_by_the_embedding_and_it_is_said(tmp_path: Pa
     assert model.head_is_tied
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float8_e5m2])
+def test_a_stored_head_of_another_dtype_is_compared_by_its_values(dtype: torch.dtype, tmp_path: Path) -> None:
+    config = tiny_config("gemma")
+    tensors = tiny_tensors(config)
+    tensors["model.embed_tokens.weight"] = tensors["model.embed_tokens.weight"].sign()
+    tensors[HEAD] = tensors["model.embed_tokens.weight"].to(dtype)
+    assert load_model(write_folder(tmp_path, config, tensors)).head_is_tied
+
+
 def test_an_untied_head_that_happens_to_be_equal_stays_its_own(tmp_path: Path) -> None:
     model = load_model(write(tmp_path, tied=False, head="equal", model_type="llama"))
     assert not model.head_is_tied
