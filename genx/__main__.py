@@ -5,10 +5,14 @@ import sys
 
 def main() -> None:
     """Run the command line of this process and end it with the exit code."""
-    from genx.cli.app import program
-    from genx.cli.terminal import Terminal
+    try:
+        from genx.cli.app import program
+        from genx.cli.terminal import Terminal
 
-    sys.exit(program(sys.argv[1:], Terminal.of_process()))
+        status = program(sys.argv[1:], Terminal.of_process())
+    except KeyboardInterrupt:  # while the imports above run; the program itself knows what to do about it
+        status = 130
+    sys.exit(status)
 
 
 if __name__ == "__main__":
