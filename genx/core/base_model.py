@@ -27,7 +27,7 @@ from genx.core.generation import (
     check_sequence_length,
     validate_sampling_args,
 )
-from genx.core.loop import check_prompt, generation_loop
+from genx.core.loop import check_cache, check_prompt, generation_loop
 from genx.core.masks import check_past, split_mask
 from genx.core.positions import Positions
 from genx.errors import CheckpointError
@@ -299,8 +299,13 @@ class BaseModel(nn.Module, ABC):
         pad_token_id: int | None = None,
         *,
         generator: Generators = None,
+        cache: Cache | None = None,
     ) -> Iterator[GenerationEvent]:
         """The loop of `generate`, as its steps happen; arguments are checked before the first.
+
+        Args:
+            cache: what an earlier pass returned for the first columns of `x`, which are then not read again. The other
+                arguments are those of `generate`.
 
         Yields:
             `Prefilled` as the prompt is read, then `Sampled` for each step, `ContextExceeded` once if the text grows
@@ -312,8 +317,10 @@ class BaseModel(nn.Module, ABC):
         pad_id = resolve_pad_token_id(pad_token_id, eos_ids, self.config.vocab_size)
         check_prompt(x, self.config.vocab_size)
         mask = None if attention_mask is None else check_generation_mask(attention_mask, x)
+        if cache is not None:
+            check_cache(cache, x, use_cache)
         sampling = (do_sample, temperature, top_k, top_p, generator)
-        return generation_loop(self, x, mask, max_new_tokens, use_cache, eos_ids, pad_id, sampling)
+        return generation_loop(self, x, mask, max_new_tokens, use_cache, eos_ids, pad_id, sampling, cache)
 
 
 def _begin_rows(x: Tensor, entries: Sequence[RowEntries], use_cache: bool, attention_mask: Tensor | None) -> Positions:

@@ -43,6 +43,7 @@ def generation_loop(
     eos_ids: tuple[int, ...],
     pad_id: int | None,
     sampling: Sampling,
+    cache: Cache | None = None,
 ) -> Generator[GenerationEvent, None, None]:
     """`BaseModel.generate_steps` with its arguments checked.
 
@@ -55,6 +56,7 @@ def generation_loop(
         eos_ids: ids that end a row.
         pad_id: fills ended rows; None where no row can end.
         sampling: how a token is chosen.
+        cache: holds the first columns of `x`, which are not read again; None holds none.
     """
     limit = model._max_seq_len
     final_length = x.size(1) + max_new_tokens
@@ -62,11 +64,12 @@ def generation_loop(
     masks = None if mask is None else GrowingColumns(mask, final_length)
     eos = torch.tensor(eos_ids, device=x.device, dtype=x.dtype)
     finished = torch.zeros(x.size(0), dtype=torch.bool, device=x.device)  # [B]
-    cache: Cache | None = None
     for step in range(max_new_tokens):
         if text.length == limit + 1:
             yield ContextExceeded(limit)
         inputs, cache = next_generation_input(text.columns, cache, use_cache, limit)
+        if step == 0 and cache is not None:
+            inputs = x[:, cache_start_pos(cache) :]
         step_mask = None if masks is None else masks.columns[:, -limit:]
         keep = use_cache and text.length <= limit
         reading = read_columns(model, inputs, cache, step_mask, keep, min(final_length, limit))
@@ -136,6 +139,23 @@ def result_of(reading: Reading) -> tuple[Tensor, Cache | None]:
         except StopIteration as end:
             result: tuple[Tensor, Cache | None] = end.value
             return result
+
+
+def check_cache(cache: Cache, x: Tensor, use_cache: bool) -> None:
+    """Refuse a cache that the loop cannot start from.
+
+    Raises:
+        ArgumentError: (a ValueError) caching is switched off, or the cache leaves no token of `x` [B, P] to be read.
+    """
+    seen = cache_start_pos(cache)
+    if not use_cache:
+        raise ArgumentError("a cache is given and {use_cache} is false; allowed: one of them; drop the other")
+    if seen >= x.size(1):
+        raise ArgumentError(
+            "the cache holds {seen} tokens and the prompt {given}; allowed: a prompt that goes on after them",
+            seen=seen,
+            given=x.size(1),
+        )
 
 
 def check_prompt(x: Tensor, vocab_size: int) -> None:
