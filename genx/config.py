@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from genx.errors import ConfigError
+from genx.messages import printable
 from genx.sampling_args import is_whole_number
 
 # The short keys of hand-written configurations, and what Hugging Face calls the same thing.
@@ -191,16 +192,16 @@ def read_json(path: Path, what: str) -> Any:
     try:
         size = path.stat().st_size
         if size > _MAX_JSON_BYTES:
-            raise ConfigError(f"{what} {path} has {size:,} bytes; allowed: at most {_MAX_JSON_BYTES:,}")
+            raise ConfigError(f"{what} {printable(path)} has {size:,} bytes; allowed: at most {_MAX_JSON_BYTES:,}")
         return json.loads(path.read_bytes().decode("utf-8-sig"))
     except OSError as error:
-        raise ConfigError(f"{what} {path} cannot be read: {error.strerror or error}") from error
+        raise ConfigError(f"{what} {printable(path)} cannot be read: {error.strerror or printable(error)}") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{what} {path} is not UTF-8: byte {error.start}") from error
+        raise ConfigError(f"{what} {printable(path)} is not UTF-8: byte {error.start}") from error
     except RecursionError as error:
-        raise ConfigError(f"{what} {path} is nested too deeply") from error
+        raise ConfigError(f"{what} {printable(path)} is nested too deeply") from error
     except ValueError as error:
-        raise ConfigError(f"{what} {path} is not JSON: {error}") from error
+        raise ConfigError(f"{what} {printable(path)} is not JSON: {printable(error)}") from error
 
 
 def _rename(names: Mapping[str, str], source: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,15 +12,16 @@ PACKAGE = Path(__file__).parents[1] / "genx"
 # Each part may import the parts before it in its own list, and itself.
 ALLOWED = {
     "errors": set(),
+    "messages": set(),
     "sampling_args": {"errors"},
     "cache_rules": set(),
-    "config": {"errors", "sampling_args"},
-    "core": {"errors", "sampling_args", "cache_rules", "config"},
-    "models": {"errors", "config", "core"},
-    "checkpoint": {"errors", "sampling_args", "config", "core", "models"},
-    "tokenization": {"errors", "config"},
-    "kv_size": {"errors", "config", "cache_rules", "sampling_args"},
-    "engine": {"errors", "sampling_args", "config", "core", "models", "checkpoint", "tokenization"},
+    "config": {"errors", "messages", "sampling_args"},
+    "core": {"errors", "messages", "sampling_args", "cache_rules", "config"},
+    "models": {"errors", "messages", "config", "core"},
+    "checkpoint": {"errors", "messages", "sampling_args", "config", "core", "models"},
+    "tokenization": {"errors", "messages", "config"},
+    "kv_size": {"errors", "messages", "config", "cache_rules", "sampling_args"},
+    "engine": {"errors", "messages", "sampling_args", "config", "core", "models", "checkpoint", "tokenization"},
 }
 # BaseModel.load and save are doors of the model, and what is behind them is checkpoint's.
 EXCEPTIONS = {("core/base_model.py", "checkpoint")}

@@ -3,9 +3,9 @@
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
-from genx.checkpoint.messages import printable
 from genx.config import read_json
 from genx.errors import CheckpointError
+from genx.messages import printable
 
 
 def path_in(folder: Path, name: str) -> Path:

@@ -15,12 +15,12 @@ from genx.checkpoint.dtypes import choose_device, choose_dtype
 from genx.checkpoint.folder import read_config_json
 from genx.checkpoint.locate import resolve_model
 from genx.checkpoint.mapping import map_tensors
-from genx.checkpoint.messages import name_some, printable
 from genx.checkpoint.skeleton import build_skeleton
 from genx.checkpoint.weight_files import find_tensors
 from genx.config import ModelConfig
 from genx.core.base_model import BaseModel
 from genx.errors import CheckpointError, GenxWarning
+from genx.messages import name_some, printable
 from genx.models.registry import ARCHITECTURES, model_class
 
 Progress = Callable[[int, int], None]

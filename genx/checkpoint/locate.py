@@ -4,8 +4,8 @@ import os
 import sys
 from pathlib import Path, PureWindowsPath
 
-from genx.checkpoint.messages import name_some, printable
 from genx.errors import CheckpointError
+from genx.messages import name_some, printable
 
 MODELS_VARIABLE = "GENX_MODELS"
 _HOW_TO_GET_ONE = "run scripts/fetch_smollm2 to get smollm2-135m, or give the path of a Hugging Face folder"

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from genx.checkpoint.messages import printable
 from genx.checkpoint.weight_files import TensorLocation
 from genx.errors import CheckpointError
+from genx.messages import printable
 
 
 def map_tensors(locations: Mapping[str, TensorLocation]) -> dict[str, Tensor]:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from genx.checkpoint.messages import printable
 from genx.errors import CheckpointError
+from genx.messages import printable
 from genx.sampling_args import is_whole_number
 
 MAX_HEADER_BYTES = 100_000_000  # the format's own limit

@@ -9,11 +9,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from genx.checkpoint.messages import printable
 from genx.checkpoint.safetensors_writer import TensorSource, write_json, write_safetensors
 from genx.checkpoint.weight_files import INDEX_FILE, WEIGHTS_FILE
 from genx.core.base_model import BaseModel
 from genx.errors import CheckpointError
+from genx.messages import printable
 
 _FORMAT_NAMES: dict[torch.dtype, str] = {
     torch.float64: "F64",

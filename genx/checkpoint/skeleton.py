@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from genx.checkpoint.messages import printable
 from genx.config import ModelConfig
 from genx.core.base_model import BaseModel
 from genx.errors import CheckpointError
+from genx.messages import printable
 
 # A configuration may claim more modules than fit in memory; up to here they are built to name what is missing.
 _PLAUSIBLE_MODULES = 20_000

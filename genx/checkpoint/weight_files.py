@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from genx.checkpoint.folder import is_there, path_in, read_json_in
-from genx.checkpoint.messages import name_some, printable
 from genx.checkpoint.safetensors_header import SafetensorsHeader, StoredTensor, read_header
 from genx.errors import CheckpointError, GenxWarning
+from genx.messages import name_some, printable
 
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"

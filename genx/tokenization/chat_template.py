@@ -24,7 +24,7 @@ from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
 from genx.errors import TokenizerError
-from genx.tokenization.tokenizer_files import printable
+from genx.messages import printable
 
 _MAX_SIZE = 16 << 20  # characters of the rendering, and of a text that a template builds; items of a list
 _MAX_WORK = 1 << 28  # characters that one call may make before its result is looked at

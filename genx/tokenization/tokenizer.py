@@ -12,13 +12,14 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.decoders import ByteLevel
 
 from genx.errors import GenxWarning, TokenizerError
+from genx.messages import printable
 from genx.tokenization.chat_template import ChatTemplate
 from genx.tokenization.control_tokens import ControlTokens
 from genx.tokenization.decoder_stages import build_stages
 from genx.tokenization.guarded_text import Guard
 from genx.tokenization.incremental import IncrementalDecoder
 from genx.tokenization.pipeline import has_byte_level, prompt_prefix_id, steps_of
-from genx.tokenization.tokenizer_files import TokenizerFiles, library_errors, printable, read_tokenizer_files
+from genx.tokenization.tokenizer_files import TokenizerFiles, library_errors, read_tokenizer_files
 
 # Families that need BOS before every text, even where their files leave `add_bos_token` out.
 _CLASSES_WITH_BOS = frozenset({"GemmaTokenizer", "GemmaTokenizerFast"})

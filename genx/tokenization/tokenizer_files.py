@@ -10,6 +10,7 @@ from typing import Any
 from tokenizers import Tokenizer as Backend
 
 from genx.errors import TokenizerError
+from genx.messages import printable
 
 # Published files are far smaller: tokenizer.json has at most about 35 MB, a chat template some 20 kB.
 _MAX_TOKENIZER_BYTES = 256 << 20
@@ -56,12 +57,6 @@ def read_tokenizer_files(folder: Path) -> TokenizerFiles:
         special_texts=_special_texts(config) | _special_texts(tokens_map) | frozenset(named_tokens.values()),
         chat_templates=_read_chat_templates(folder, config),
     )
-
-
-def printable(text: object) -> str:
-    """Foreign text as one line that is safe to show: control characters escaped, the end cut where it is long."""
-    shown = "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in str(text)[:400])
-    return shown if len(shown) <= 300 else shown[:300] + "..."
 
 
 @contextmanager
