@@ -11,7 +11,7 @@ from genx.cli.output import Output
 from genx.cli.prompt import read_prompt
 from genx.cli.requests import ModelRequest, OutputRequest, PromptRequest
 from genx.cli.status import Status, forwarded_warnings, print_rows
-from genx.cli.summary import ModelFacts, as_json_line, explain_rows, result_object, summary_rows
+from genx.cli.summary import CHAT_TEMPLATE, PLAIN_TEXT, TOKEN_IDS, ModelFacts, explain_rows, summary_rows
 from genx.cli.terminal import Terminal
 from genx.engine.device import choose_device, choose_dtype
 from genx.engine.prompt import (
@@ -22,6 +22,7 @@ from genx.engine.prompt import (
     fit_prompt,
     uses_chat_template,
 )
+from genx.engine.result import as_json_line, result_object
 from genx.engine.settings import GenerationSettings, Origin, RequestedSettings, resolve_settings
 from genx.errors import ArgumentError, ExitCode
 
@@ -59,7 +60,7 @@ def run_prompt(
         _announce(status, settings, prompt)
         if output.explain:
             status.hide()
-            print_rows(terminal, explain_rows(settings, facts, prompt.ids))
+            print_rows(terminal, explain_rows(settings, facts, asked, prompt.ids))
         summary = session.run()
     if output.stats or (terminal.stderr_is_terminal and not output.quiet):
         if terminal.stdout_is_terminal and terminal.stderr_is_terminal:
@@ -96,8 +97,8 @@ class _Session:
     def mode(self, asked: PromptRequest) -> str:
         """How the prompt reached the model, in words."""
         if asked.ids is not None or self._tokenizer is None:
-            return "token ids"
-        return "chat template" if uses_chat_template(self._tokenizer, asked.raw) else "plain text"
+            return TOKEN_IDS
+        return CHAT_TEMPLATE if uses_chat_template(self._tokenizer, asked.raw) else PLAIN_TEXT
 
     def run(self) -> "Summary":
         """Generate, write the text, and return the figures."""

@@ -5,12 +5,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from genx.cli.requests import PromptRequest
 from genx.cli.status import Row
 from genx.engine.settings import GenerationSettings, Origin
 from genx.kv_size.quantities import human_bytes
 
 if TYPE_CHECKING:
     from genx.engine.stream import Summary
+
+# How a prompt reaches the model.
+CHAT_TEMPLATE = "chat template"
+PLAIN_TEXT = "plain text"
+TOKEN_IDS = "token ids"
 
 
 @dataclass(frozen=True)
@@ -25,7 +31,7 @@ class ModelFacts:
     device: str
     dtype: str
     threads: int
-    mode: str  # how the prompt reaches the model
+    mode: str  # one of the three above
     suggested_sampling: Mapping[str, Any]
     origins: Mapping[str, Origin]
 
@@ -51,7 +57,9 @@ def summary_rows(summary: "Summary", settings: GenerationSettings, facts: ModelF
     return rows
 
 
-def explain_rows(settings: GenerationSettings, facts: ModelFacts, prompt_ids: tuple[int, ...]) -> list[Row]:
+def explain_rows(
+    settings: GenerationSettings, facts: ModelFacts, asked: PromptRequest, prompt_ids: tuple[int, ...]
+) -> list[Row]:
     """Every effective setting with its origin."""
     given = {
         "device": facts.device,
@@ -62,6 +70,7 @@ def explain_rows(settings: GenerationSettings, facts: ModelFacts, prompt_ids: tu
         ("model", facts.folder),
         ("architecture", f"{facts.architecture}, {facts.parameters:,} parameters, context {facts.context:,} tokens"),
         ("prompt", f"{facts.mode}, {len(prompt_ids):,} tokens: {_some_ids(prompt_ids)}"),
+        *_prompt_settings(asked, facts.mode),
         *((name, f"{value} ({facts.origins[name]})") for name, value in given.items()),
     ]
     unused = "" if settings.do_sample else "; greedy decoding does not use it"
@@ -75,30 +84,13 @@ def explain_rows(settings: GenerationSettings, facts: ModelFacts, prompt_ids: tu
     return rows
 
 
-def result_object(summary: "Summary", text: str | None) -> dict[str, Any]:
-    """One run for programs; a file of prompts has one such object a row."""
-    return {
-        "id": None,
-        "row": 0,
-        "text": text,
-        "ids": list(summary.ids),
-        "finish_reason": str(summary.finish_reason),
-        "prompt_tokens": summary.prompt_tokens,
-        "new_tokens": len(summary.ids),
-        "seed": summary.seed,
-        "timings": {
-            "ttft_s": summary.ttft,
-            "prefill_tps": summary.prefill_tps,
-            "decode_tps": summary.decode_tps,
-        },
-        "error": None if summary.error is None else str(summary.error),
-    }
-
-
-def as_json_line(value: object) -> str:
-    """JSON on one line, UTF-8 as it is but for control characters, which no terminal or log should obey."""
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-    return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text) + "\n"
+def _prompt_settings(asked: PromptRequest, mode: str) -> list[Row]:
+    if mode == TOKEN_IDS:
+        return []
+    parses = mode == PLAIN_TEXT if asked.parse_special is None else asked.parse_special
+    origin = Origin.DEFAULT if asked.parse_special is None else Origin.FLAG
+    system = () if asked.system is None else (("system", f"{asked.system!r} ({Origin.FLAG})"),)
+    return [*system, ("parse_special", f"{_value(parses)} ({origin})")]
 
 
 def _arithmetic(facts: ModelFacts) -> str:

@@ -100,6 +100,7 @@ def test_explain_names_every_setting_and_its_origin(scripted: Scripted) -> None:
         "model": model,
         "architecture": f"gpt2, {parameters:,} parameters, context 64 tokens",
         "prompt": "plain text, 1 tokens: 120",
+        "parse_special": "yes (default)",
         "device": "cpu (default)",
         "dtype": "float32 (default)",
         "threads": f"{threads} (default)",
