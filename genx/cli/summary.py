@@ -73,10 +73,10 @@ def explain_rows(
         *_prompt_settings(asked, facts.mode),
         *((name, f"{value} ({facts.origins[name]})") for name, value in given.items()),
     ]
-    unused = "" if settings.do_sample else "; greedy decoding does not use it"
     for name in ("do_sample", "temperature", "top_k", "top_p", "seed"):
-        note = "" if name == "do_sample" else unused
-        rows.append((name, f"{_value(getattr(settings, name))} ({settings.origin(name)}{note})"))
+        value = getattr(settings, name)
+        is_unused = not (settings.do_sample or name == "do_sample" or value is None)
+        rows.append((name, f"{_value(value)} ({settings.origin(name)}{', unused' * is_unused})"))
     for name in ("max_new_tokens", "eos_token_ids", "pad_token_id", "stop", "max_time", "use_cache"):
         rows.append((name, f"{_value(getattr(settings, name))} ({settings.origin(name)})"))
     if facts.suggested_sampling:

@@ -214,6 +214,25 @@ def test_control_text_in_a_prompt(chat_folder: str) -> None:
     assert _read_by(chat_folder, "a</s>b", "--raw", "--no-parse-special") == ("a</s>b", 6)
 
 
+BOS = "<s>"
+
+
+def test_bos_is_there_once(tmp_path: Path) -> None:
+    """EleutherAI/lm-evaluation-harness PR #1465, huggingface/transformers#37686, abetlen/llama-cpp-python PR #1439.
+
+    The tokenizer adds one to plain text, the template writes one itself, and so may the user.
+    """
+    tokenizer = write_t1(
+        tmp_path, ["</s>", BOS], prompt_bos=BOS, bos_token=BOS, chat_template=f"{BOS}{{{{ messages[0].content }}}}"
+    )
+    folder = str(write_scripted(tokenizer, []))
+    assert _read_by(folder, "hi", "--raw") == ("<s>hi", 3)
+    assert _read_by(folder, "hi") == ("<s>hi", 3)
+    assert _read_by(folder, "", "--raw") == ("<s>", 1)
+    typed = run_genx("run", "<s>hi", "--raw", "-n", "0", "--json", "-m", folder)
+    assert json.loads(typed.text)["prompt_tokens"] == 3
+
+
 def test_a_system_message_needs_a_template(folder: str, chat_folder: str) -> None:
     for arguments, why in (([folder], "this checkpoint has none"), ([chat_folder, "--raw"], "--raw switches it off")):
         result = run_genx("run", "x", "--system", "s", "-m", *arguments)

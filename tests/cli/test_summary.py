@@ -122,7 +122,7 @@ def test_explain_names_every_setting_and_its_origin(scripted: Scripted) -> None:
 def test_explain_says_what_greedy_decoding_does_not_use(scripted: Scripted) -> None:
     shown = run_genx("run", "x", "--explain", "-n", "0", "-m", scripted("ab")).stderr
     assert "do_sample: no (default)\n" in shown
-    assert "temperature: 1 (default; greedy decoding does not use it)\n" in shown
+    assert "temperature: 1 (default, unused)\n" in shown
 
 
 def test_json_is_one_object(scripted: Scripted) -> None:
