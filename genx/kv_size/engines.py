@@ -197,7 +197,8 @@ ENGINES: Mapping[str, Engine] = {
         ),
         Engine(
             "hf",
-            "transformers 5.24, DynamicCache: tokens, or window - 1; rows padded to the longest; MLA uncompressed",
+            "transformers' DynamicCache, read in 5.24: tokens, or window - 1; rows padded to the longest; MLA "
+            "uncompressed as older versions held it, 5.24 keeps the latent as ideal does",
             (*FLOAT_DTYPES, "int8", "int4"),
             _by_layer(_hf, compressed=False),
         ),

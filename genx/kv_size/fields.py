@@ -96,6 +96,7 @@ class Fields:
         self._here = f"explicit, in {path}" if path else "explicit"
         self.overrides = {name: value for name, value in (overrides or {}).items() if value is not None}
         self.used: dict[str, Field] = {}
+        self._noted: set[str] = set()
         given = self.overrides.get("model_type") or self._config.get("model_type") or config.get("model_type")
         self.model_type = given if isinstance(given, str) else None
         self.known = known(self.model_type)
@@ -108,7 +109,7 @@ class Fields:
             UsageError: two of its names disagree.
         """
         field = self._find(name)
-        if field is not None:
+        if field is not None and name not in self._noted:
             self.used[name] = field
         return field
 
@@ -169,8 +170,9 @@ class Fields:
         )
 
     def note(self, name: str, value: Any, origin: str) -> None:
-        """Record a value that was worked out from others."""
+        """Record a value that was worked out from others, or what became of it."""
         self.used[name] = Field(value, origin)
+        self._noted.add(name)
 
     def missing(self, name: str, why: str = "") -> UsageError:
         """The error that asks for a field."""

@@ -13,7 +13,6 @@ LARGEST_BYTES = 1 << 60
 _TOKEN_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20}
 _BYTE_UNITS = {
     "": 1,
-    "b": 1,
     "kib": 1 << 10,
     "mib": 1 << 20,
     "gib": 1 << 30,
@@ -23,6 +22,7 @@ _BYTE_UNITS = {
     "gb": 10**9,
     "tb": 10**12,
 }
+_AMBIGUOUS = r"[\d._]+\s*[kKmMgGtTbB]"
 _NUMBER = r"(?P<number>\d[\d_]*(?:\.\d+)?)"
 
 
@@ -84,7 +84,7 @@ def parse_bytes(text: str, what: str) -> int:
     match = re.fullmatch(rf"{_NUMBER}\s*(?P<unit>[A-Za-z]*)", text.strip())
     value = _exact(match, _BYTE_UNITS) if match else None
     if value is None or value > LARGEST_BYTES:
-        hint = "; a bare K, M or G could mean either" if re.fullmatch(r"[\d._]+\s*[kKmMgGtT]", text.strip()) else ""
+        hint = "; a bare K, M, G or B could mean several things" if re.fullmatch(_AMBIGUOUS, text.strip()) else ""
         raise UsageError(
             f"{what} is {text!r}; allowed: bytes, or a number with KiB, MiB, GiB, TiB (x 1024) or "
             f"kB, MB, GB, TB (x 1000){hint}"
