@@ -24,7 +24,7 @@ def validate_sampling_args(
     if not _is_number(temperature) or not math.isfinite(temperature) or temperature <= 0:
         raise ArgumentError(
             "{temperature} is {given}; allowed when sampling: a finite number above 0; "
-            "for the most likely token at each step set {do_sample} to false instead",
+            "greedy decoding, without {do_sample}, needs none",
             given=repr(temperature),
         )
     if top_k is not None and top_p is not None:
