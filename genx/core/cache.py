@@ -71,9 +71,23 @@ class LayerCache:
         if past_mask is not None:
             cache.rows = past_mask[:, :-stored].sum(-1)
         step = Positions(keys.size(0), stored, keys.device, cache.seen, cache.rows, mask)
-        cache._storage = cache._with_room(keys, step.end)
+        cache._storage = cache._with_room(keys, keys.size(1), keys.size(3), step)
         cache._storage.write(keys, values, step)
         return cache._advanced(step)
+
+    def fork(self, at_most: int) -> "LayerCache":
+        """An entry that holds the same and shares no memory: another text that begins alike goes on from it.
+
+        Args:
+            at_most: positions that the other text can come to.
+        """
+        other = LayerCache(at_most, self.window)
+        other.seen, other.rows = self.seen, self.rows
+        if self._storage is not None:
+            self._check_current(self._storage)
+            capacity = allocated_positions(self.seen, max(at_most, self.seen), self.window)
+            other._storage = self._storage.copy(capacity, self.seen)
+        return other
 
     @property
     def nbytes(self) -> int:
@@ -96,7 +110,7 @@ class LayerCache:
         """
         if not step.store:
             return *self._kept_and_new(keys, values, step), self
-        storage = self._with_room(keys, step.end)
+        storage = self._with_room(keys, keys.size(1), keys.size(3), step)
         if step.length > 1 and step.end > storage.capacity:
             # The chunk would overwrite keys that its own first queries still see: look first, then write.
             seen_keys, seen_values, mask = self._kept_and_new(keys, values, step)
@@ -108,6 +122,34 @@ class LayerCache:
         following = self._advanced(step)
         following._storage = storage
         return seen_keys, seen_values, mask, following
+
+    def reserve(
+        self, like: Tensor, groups: int, head_dim: int, step: Positions
+    ) -> tuple[Tensor, Tensor, "LayerCache"] | None:
+        """Memory for a caller that itself writes the step's keys and values, and then attends to what is there.
+
+        The caller writes each visible token with position p into slot p mod capacity; a query with position p then sees
+        the first min(p + 1, capacity) slots.
+
+        Args:
+            like: a tensor of the dtype and device of the keys.
+            groups: G.
+            head_dim: D.
+            step: where the T tokens stand.
+
+        Returns:
+            keys and values [B, G, capacity, D], and the entry after the step. None where this is not enough: the step
+            does not store, or would overwrite keys that its own first queries still see; `attended` serves then.
+        """
+        if not step.store:
+            return None
+        storage = self._with_room(like, groups, head_dim, step)
+        if step.length > 1 and step.end > storage.capacity:
+            return None
+        storage.end = step.end
+        following = self._advanced(step)
+        following._storage = storage
+        return storage.keys, storage.values, following
 
     def _advanced(self, step: Positions) -> "LayerCache":
         following = LayerCache(self._at_most, self.window)
@@ -126,10 +168,10 @@ class LayerCache:
         mask = step.kept_and_new_mask(positions, self.window)
         return torch.cat((kept_keys, keys), dim=-2), torch.cat((kept_values, values), dim=-2), mask
 
-    def _with_room(self, keys: Tensor, end: int) -> "_Storage":
-        capacity = allocated_positions(end, max(self._at_most, end), self.window)
+    def _with_room(self, like: Tensor, groups: int, head_dim: int, step: Positions) -> "_Storage":
+        capacity = allocated_positions(step.end, max(self._at_most, step.end), self.window)
         if self._storage is None:
-            return _Storage.allocate(keys, capacity)
+            return _Storage.allocate(like, (step.batch, groups, capacity, head_dim))
         if self._storage.end != self.seen:
             self._check_current(self._storage)
             return self._storage.copy(max(capacity, self._storage.capacity), self.seen)
@@ -196,9 +238,8 @@ class _Storage:
         self.end = 0  # columns written
 
     @classmethod
-    def allocate(cls, like: Tensor, capacity: int) -> "_Storage":
+    def allocate(cls, like: Tensor, shape: tuple[int, int, int, int]) -> "_Storage":
         # Zeros, not empty memory: a masked slot is still multiplied, and NaN times zero is NaN.
-        shape = (like.size(0), like.size(1), capacity, like.size(3))
         return cls(like.new_zeros(shape), like.new_zeros(shape))
 
     @property
@@ -213,7 +254,8 @@ class _Storage:
         return self.keys[:, :, :count], self.values[:, :, :count]
 
     def copy(self, capacity: int, seen: int) -> "_Storage":
-        larger = _Storage.allocate(self.keys, capacity)
+        batch, groups, _, head_dim = self.keys.shape
+        larger = _Storage.allocate(self.keys, (batch, groups, capacity, head_dim))
         kept = min(seen, self.capacity)
         larger.keys[:, :, :kept] = self.keys[:, :, :kept]
         larger.values[:, :, :kept] = self.values[:, :, :kept]

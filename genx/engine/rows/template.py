@@ -30,7 +30,7 @@ class Template:
         stray = next((part for part in parts if part["stray"]), None)
         if stray is not None:
             raise ArgumentError(
-                "{template} has a lone {given!r} at character {place}; write fields as {{name}}, braces as {{{{ or }}}}",
+                "{template} has a lone {given!r} at character {place}; write a field as {{name}}, a brace twice",
                 given=stray["stray"],
                 place=stray.start(),
             )

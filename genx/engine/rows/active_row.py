@@ -1,0 +1,81 @@
+"""One row while it generates: its text, its own memory and its own randomness."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from genx.core.cache import LayerCache, cache_nbytes
+from genx.core.generation import sample_next_token
+from genx.core.growing import GrowingColumns
+from genx.engine.continuation import Continuation, Summary, TextDecoder
+from genx.engine.prompt import Prompt
+from genx.engine.settings import GenerationSettings
+from genx.errors import GenerationError, GenxError
+
+
+@dataclass(frozen=True)
+class Job:
+    """One text to generate: `settings.seed` is the row's own; `place` tells whoever asked which one it is."""
+
+    place: int
+    prompt: Prompt
+    settings: GenerationSettings
+    new_decoder: Callable[[], TextDecoder]
+    stop_token_ids: frozenset[int] = frozenset()
+    show_eos: bool = False
+
+
+class ActiveRow:
+    """A job that has begun."""
+
+    def __init__(self, job: Job, context: int, device: torch.device, clock: Callable[[], float]) -> None:
+        """
+        Args:
+            job: what is to be generated.
+            context: positions that the model has.
+            device: the model's.
+            clock: seconds since whenever.
+        """
+        settings = job.settings
+        final_length = len(job.prompt.ids) + settings.max_new_tokens
+        self.job = job
+        self.at_most = min(final_length, context)  # positions that its cache can come to
+        self.text = GrowingColumns(torch.tensor([job.prompt.ids], device=device), final_length)  # [1, n]
+        self.cache: list[LayerCache] | None = None
+        self._run = Continuation(job.new_decoder(), job.prompt, settings, job.stop_token_ids, job.show_eos, clock)
+        self._sampling = (settings.do_sample, settings.temperature, settings.top_k, settings.top_p)
+        self._generator: torch.Generator | None = None
+        if settings.seed is not None:
+            self._generator = torch.Generator(device).manual_seed(settings.seed)
+        self._left = settings.max_new_tokens
+        self._has_failed = False
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether no token follows."""
+        return self._left == 0 or self._has_failed or self._run.is_finished(lambda: False)
+
+    def choose(self, logits: Tensor) -> None:
+        """Append the next token, chosen from `logits` [1, V]."""
+        try:
+            token = sample_next_token(logits, *self._sampling, self._generator)  # [1, 1]
+        except GenerationError as error:
+            self.fail(error)
+            return
+        self._left -= 1
+        self.text.append(token)
+        for _ in self._run.take(int(token), cache_nbytes(self.cache)):
+            pass  # a row is shown as a whole
+
+    def fail(self, error: GenxError) -> None:
+        """End with this error; the text so far stays."""
+        self._has_failed = True
+        self._run.fail(error)
+
+    def summary(self) -> Summary:
+        """What it came to."""
+        for _ in self._run.finish():
+            pass
+        return self._run.summary(peak_memory=None)
