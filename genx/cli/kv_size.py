@@ -1,6 +1,7 @@
 """genx kv-size: the command line of the KV-cache calculator."""
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import typer
@@ -86,15 +87,16 @@ def kv_size(
 
     answers = [answer(question) for question in read_questions(terminal, context.params)]
     _warn(terminal, answers)
-    output = Output(terminal)
     if as_json or as_csv:
         from genx.kv_size import report
 
-        output.write(report.as_json(answers) if as_json else report.as_csv(answers))
+        text = report.as_json(answers) if as_json else report.as_csv(answers)
     else:
         from genx.cli.kv_size_view import View
 
-        output.write(View(terminal, si=si, ascii_only=ascii_only).text(answers, explain=explain, chart=chart))
+        text = View(terminal, si=si, ascii_only=ascii_only).text(answers, explain=explain, chart=chart)
+    # What files said is escaped by now; the codes that are left are the table's own colours.
+    Output(replace(terminal, stdout_is_terminal=False)).write(text)
     misfit = any(found.fit is not None and not found.fit.fits for found in answers)
     return ExitCode.FAILED if misfit else ExitCode.OK
 

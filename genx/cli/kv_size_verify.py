@@ -49,7 +49,7 @@ def _verify(source: Source, values: Mapping[str, Any]) -> dict[str, Any]:
     described = read_model(source.config)
     batch = parse_count(values["batch"], "--batch", LARGEST_BATCH, smallest=1)
     longest = min(described.positions or _DEFAULT_TOKENS, _DEFAULT_TOKENS)
-    tokens = longest if values["tokens"] is None else parse_count(values["tokens"], "--tokens", LARGEST_TOKENS, 1)
+    tokens = longest if values["tokens"] is None else parse_count(values["tokens"], "--tokens", LARGEST_TOKENS, 2)
     allocated, dtype_name = _allocated(folder, tokens, batch, values["kv_dtype"])
     dtype = find_dtype(dtype_name, "the model's dtype")
     request = Request(((batch, tokens),), dtype, dtype, "genx")
@@ -80,11 +80,12 @@ def _allocated(folder: Path, tokens: int, batch: int, dtype: str | None) -> tupl
     limit = model.config.max_position_embeddings
     if tokens > limit:
         raise UsageError(f"--tokens is {tokens:,}; with --verify allowed: up to the model's context, {limit:,}")
-    new = min(_NEW_TOKENS, tokens - 1) or 1
-    prompt = torch.zeros((batch, max(tokens - new, 1)), dtype=torch.long)
-    events = list(model.generate_steps(prompt, tokens - prompt.size(1), do_sample=False))
-    sampled = [event for event in events if isinstance(event, Sampled)]
-    allocated = sampled[-1].cache_bytes if sampled else 0
+    new = min(_NEW_TOKENS, tokens - 1)
+    prompt = torch.zeros((batch, tokens - new), dtype=torch.long)
+    allocated = 0
+    for event in model.generate_steps(prompt, new, do_sample=False):
+        if isinstance(event, Sampled):
+            allocated = event.cache_bytes
     return allocated, str(next(model.parameters()).dtype).removeprefix("torch.")
 
 

@@ -9,9 +9,9 @@ from tests.cli.in_process import Result, run_genx
 
 def kv_size(*arguments: str, config: Mapping[str, Any] | None = None, **options: Any) -> Result:
     """Run the command; `config` is given on stdin."""
-    given = () if config is None else ("-",)
-    stdin = b"" if config is None else json.dumps(config).encode()
-    return run_genx("kv-size", *given, *arguments, stdin=stdin, **options)
+    if config is None:
+        return run_genx("kv-size", *arguments, **options)
+    return run_genx("kv-size", "-", *arguments, stdin=json.dumps(config).encode(), **options)
 
 
 def kv_objects(*arguments: str, config: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
