@@ -21,7 +21,17 @@ ALLOWED = {
     "checkpoint": {"errors", "messages", "sampling_args", "config", "core", "models"},
     "tokenization": {"errors", "messages", "config"},
     "kv_size": {"errors", "messages", "config", "cache_rules", "sampling_args"},
-    "engine": {"errors", "messages", "sampling_args", "config", "core", "models", "checkpoint", "tokenization"},
+    "engine": {
+        "errors",
+        "messages",
+        "sampling_args",
+        "cache_rules",
+        "config",
+        "core",
+        "models",
+        "checkpoint",
+        "tokenization",
+    },
 }
 # BaseModel.load and save are doors of the model, and what is behind them is checkpoint's.
 EXCEPTIONS = {("core/base_model.py", "checkpoint")}

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from genx.engine.device import DEVICES, DTYPES
+from genx.engine.prompt import SIDES
 from genx.errors import ArgumentError
 
 _PROMPT = "Prompt"
@@ -65,10 +66,10 @@ Truncate = Annotated[
     str | None,
     typer.Option(
         "--truncate",
-        metavar="left",
+        metavar="|".join(SIDES),
         rich_help_panel=_PROMPT,
-        help="Cut a prompt longer than the context on the left instead of refusing it.",
-        autocompletion=lambda: ["left"],
+        help="Cut a prompt longer than the context on this side instead of refusing it.",
+        autocompletion=lambda: list(SIDES),
     ),
 ]
 Model = Annotated[

@@ -40,7 +40,7 @@ class PromptRequest:
     raw: bool = False
     parse_special: bool | None = None
     keep_newline: bool = False
-    truncate_left: bool = False
+    truncate: str | None = None
 
 
 def check_prompt_request(request: PromptRequest) -> None:

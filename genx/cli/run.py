@@ -7,6 +7,7 @@ from genx.cli.commands import GroupedCommand
 from genx.cli.options import number, whole_number, whole_numbers
 from genx.cli.requests import ModelRequest, OutputRequest, PromptRequest, check_prompt_request
 from genx.engine.device import check_device_and_dtype
+from genx.engine.prompt import check_truncate
 from genx.engine.settings import RequestedSettings, check_requested
 from genx.errors import ArgumentError, UsageError
 
@@ -82,8 +83,9 @@ def run(
         raw=raw,
         parse_special=parse_special,
         keep_newline=keep_newline,
-        truncate_left=_is_left(truncate),
+        truncate=truncate,
     )
+    check_truncate(truncate)
     check_prompt_request(asked)
     wanted = _model_request(model, device, dtype, whole_number("threads", threads))
     output = OutputRequest(special, echo, not no_stream, json, stats, explain, quiet)
@@ -100,9 +102,3 @@ def _model_request(model: str | None, device: str, dtype: str, threads: int | No
     if model is None:
         raise UsageError("no model is given; give -m PATH or -m NAME, or set GENX_MODEL")
     return ModelRequest(model, device, dtype, threads)
-
-
-def _is_left(truncate: str | None) -> bool:
-    if truncate not in (None, "left"):
-        raise ArgumentError("{truncate} is {given!r}; allowed: left", given=truncate)
-    return truncate is not None

@@ -57,7 +57,7 @@ def run_prompt(
         model = _load_model(folder, wanted, status)
         session = _Session(terminal, status, tokenizer, model, prompt, settings, output)
         facts = _facts(model, folder, wanted, defaults, session.mode(asked))
-        _announce(status, settings, prompt)
+        _announce(status, settings, prompt, asked)
         if output.explain:
             status.hide()
             print_rows(terminal, explain_rows(settings, facts, asked, prompt.ids))
@@ -218,7 +218,7 @@ def _prepare_prompt(
         check_attention_mask(asked.attention_mask, len(ids))
     config = _read_config(folder)
     check_prompt_ids(ids, config.vocab_size)
-    return fit_prompt(ids, asked.attention_mask, config.max_position_embeddings, truncate_left=asked.truncate_left)
+    return fit_prompt(ids, asked.attention_mask, config.max_position_embeddings, truncate=asked.truncate)
 
 
 def _read_config(folder: Path) -> "ModelConfig":
@@ -269,12 +269,12 @@ def _facts(
     )
 
 
-def _announce(status: Status, settings: GenerationSettings, prompt: Prompt) -> None:
+def _announce(status: Status, settings: GenerationSettings, prompt: Prompt, asked: PromptRequest) -> None:
     if settings.unused:
         flags = ", ".join(map(spell_flag, settings.unused))
         status.warn(f"--greedy takes the most likely token; not used: {flags}")
     if prompt.dropped:
         status.warn(
             f"the prompt is longer than the model's context of {len(prompt.ids):,} tokens; "
-            f"its first {prompt.dropped:,} are left out"
+            f"its {'last' if asked.truncate == 'right' else 'first'} {prompt.dropped:,} are left out"
         )

@@ -9,10 +9,13 @@ from genx.errors import ArgumentError, UsageError
 if TYPE_CHECKING:
     from genx.tokenization import Tokenizer
 
+SIDES: Sequence[str] = ("left", "right")
+"""Where a prompt that is longer than the context may be cut."""
+
 
 @dataclass(frozen=True)
 class Prompt:
-    """Token ids, the mask that hides some of them (None hides none), and how many were cut off on the left."""
+    """Token ids, the mask that hides some of them (None hides none), and how many were cut off."""
 
     ids: tuple[int, ...]
     attention_mask: tuple[int, ...] | None = None
@@ -101,25 +104,36 @@ def check_attention_mask(mask: Sequence[int], prompt_tokens: int) -> None:
         raise ArgumentError("{attention_mask} hides the last token of the prompt; allowed: padding on the left only")
 
 
-def fit_prompt(ids: Sequence[int], mask: Sequence[int] | None, context: int, *, truncate_left: bool) -> Prompt:
+def fit_prompt(ids: Sequence[int], mask: Sequence[int] | None, context: int, *, truncate: str | None) -> Prompt:
     """The prompt as it fits into the model's context.
 
     Args:
         ids: token ids of the prompt.
         mask: 0 for hidden tokens, one entry a token.
         context: positions that the model has.
-        truncate_left: keep the last `context` tokens of a longer prompt.
+        truncate: of a longer prompt `left` keeps the last `context` tokens, `right` the first; None refuses it.
 
     Raises:
         ArgumentError: the prompt is longer than the context and may not be cut.
     """
     excess = len(ids) - context
-    if excess > 0 and not truncate_left:
+    if excess > 0 and truncate is None:
         raise ArgumentError(
             "the prompt has {given} tokens and the model's context {context}; shorten the prompt, "
-            "or give {truncate} left to read its last {context} tokens only",
+            "or give {truncate} left to read its last {context} tokens only, or right for its first",
             given=len(ids),
             context=context,
         )
     dropped = max(excess, 0)
-    return Prompt(tuple(ids[dropped:]), None if mask is None else tuple(mask[dropped:]), dropped)
+    kept = slice(0, context) if truncate == "right" else slice(dropped, None)
+    return Prompt(tuple(ids[kept]), None if mask is None else tuple(mask[kept]), dropped)
+
+
+def check_truncate(truncate: str | None) -> None:
+    """Refuse a side that no prompt has.
+
+    Raises:
+        ArgumentError: `truncate` is neither one of SIDES nor None.
+    """
+    if truncate is not None and truncate not in SIDES:
+        raise ArgumentError("{truncate} is {given!r}; allowed: {allowed}", given=truncate, allowed=" or ".join(SIDES))

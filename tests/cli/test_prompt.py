@@ -169,7 +169,7 @@ def test_prompts_around_the_context(tmp_path: Path, tokens: int, status: int) ->
         assert result.stdout == b""
         assert result.stderr == (
             "genx: error: the prompt has 9 tokens and the model's context 8; shorten the prompt, "
-            "or give --truncate left to read its last 8 tokens only\n"
+            "or give --truncate left to read its last 8 tokens only, or right for its first\n"
         )
 
 
@@ -179,6 +179,15 @@ def test_truncate_left_reads_the_last_tokens(tmp_path: Path) -> None:
     assert (result.status, result.text) == (0, "defghijkA")
     assert result.stderr == (
         "genx: warning: the prompt is longer than the model's context of 8 tokens; its first 3 are left out\n"
+    )
+
+
+def test_truncate_right_reads_the_first_tokens(tmp_path: Path) -> None:
+    folder = str(write_scripted(write_t1(tmp_path), [65], prompt_tokens=8, context=8))
+    result = run_genx("run", "abcdefghijk", "-n", "1", "--truncate", "right", "--echo", "-m", folder)
+    assert (result.status, result.text) == (0, "abcdefghA")
+    assert result.stderr == (
+        "genx: warning: the prompt is longer than the model's context of 8 tokens; its last 3 are left out\n"
     )
 
 

@@ -23,7 +23,7 @@ _DIGEST_DIGITS = 16
 class RowIdentity:
     """A row's own id, or else its place in its input (None where there is one input only); and which of its samples."""
 
-    id: str | int | None
+    id: str | None
     source: str | None = None
     number: int | None = None
     sample: int = 1
@@ -31,7 +31,7 @@ class RowIdentity:
     @classmethod
     def of(cls, row_id: str | int | None, source: str | None, number: int, sample: int = 1) -> "RowIdentity":
         """The identity of a row: by its id if it has one, so that it may move within the input."""
-        return cls(None, source, number, sample) if row_id is None else cls(row_id, sample=sample)
+        return cls(None, source, number, sample) if row_id is None else cls(str(row_id), sample=sample)
 
 
 def row_seed(seed: int, identity: RowIdentity) -> int:
@@ -49,7 +49,7 @@ def prompt_digest(*parts: Any) -> str:
 
 
 def settings_digest(settings: GenerationSettings, run: Mapping[str, Any]) -> str:
-    """A digest of all settings that shape a row's text but its seed, which the row states, and of the `run`'s own."""
+    """A digest of all settings that shape a row's text, its own seed included, and of what shapes all of a run."""
     shaping = {
         "max_new_tokens": settings.max_new_tokens,
         "sampling": [settings.temperature, settings.top_k, settings.top_p] if settings.do_sample else None,

@@ -36,6 +36,11 @@ class Record:
         """Whether there is nothing in it."""
         return self.fields is None and self.error is None
 
+    @property
+    def is_whole_file(self) -> bool:
+        """Whether it is all that its source holds."""
+        return self.source.format is InputFormat.FILE
+
 
 class _BadRecord(GenxError):
     """This record cannot be read; the next one may."""

@@ -1,4 +1,4 @@
-"""What one row asks for: its prompt, its own settings, and the fields that pass through to its answer. No torch."""
+"""What a record asks for: a prompt, settings of its own, and which fields pass through to its answer. No torch."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,14 +29,11 @@ class PromptFields:
 
 @dataclass(frozen=True)
 class RowRequest:
-    """What one row asks for; `prompt` or `messages` is None."""
+    """What a record asks for; one of `prompt` and `messages` is None."""
 
-    record: Record
-    id: str | int | None
     prompt: str | None
     messages: Sequence[Mapping[str, Any]] | None
     overrides: Mapping[str, Any] = field(default_factory=dict)
-    passed: Mapping[str, Any] = field(default_factory=dict)
 
 
 def read_row(record: Record, wanted: PromptFields) -> RowRequest:
@@ -53,22 +50,22 @@ def read_row(record: Record, wanted: PromptFields) -> RowRequest:
     fields = record.fields
     if record.source.format in (InputFormat.TXT, InputFormat.FILE):
         prompt = wanted.template.fill(fields) if wanted.template else fields[TEXT_FIELD]
-        return RowRequest(record, record.source.path_in_folder, _checked(prompt), None)
+        return RowRequest(_checked(prompt), None)
     is_json = record.source.format is InputFormat.JSONL
     messages = _messages(fields, wanted) if is_json else None
     prompt = None if messages is not None else _prompt(fields, wanted)
-    own = OVERRIDES if is_json else ()
-    special = {_ID_FIELD, *own, _MESSAGES_FIELD if messages is not None else _prompt_field(wanted)}
-    return RowRequest(
-        record,
-        row_id(fields),
-        prompt,
-        messages,
-        overrides={
-            name: _override(name, fields[name]) for name in OVERRIDES if fields.get(name) is not None and is_json
-        },
-        passed={name: value for name, value in fields.items() if name not in special},
-    )
+    own = {name: fields[name] for name in OVERRIDES if is_json and fields.get(name) is not None}
+    return RowRequest(prompt, messages, {name: _override(name, value) for name, value in own.items()})
+
+
+def passed_fields(record: Record, wanted: PromptFields) -> Mapping[str, Any]:
+    """The fields that pass through to the answer: those of JSON rows and tables that ask for nothing."""
+    if record.fields is None or record.source.format in (InputFormat.TXT, InputFormat.FILE):
+        return {}
+    special = {_ID_FIELD, _prompt_field(wanted)}
+    if record.source.format is InputFormat.JSONL:
+        special |= {*OVERRIDES, *(() if wanted.template or wanted.field else (_MESSAGES_FIELD,))}
+    return {name: value for name, value in record.fields.items() if name not in special}
 
 
 def row_id(fields: Mapping[str, Any] | None) -> str | int | None:
