@@ -6,13 +6,18 @@ _LONGEST_TEXT = 1000  # characters; a header may hold a name of many megabytes
 _MOST_NAMES = 8
 
 
-def printable(value: object) -> str:
-    """`value` as one line that a terminal shows and never obeys: what is not printable comes out escaped."""
-    text = str(value)
-    shown = "".join(
+def escaped(text: str) -> str:
+    """`text` as one line that a terminal shows and never obeys: what is not printable comes out escaped."""
+    return "".join(
         character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
-        for character in text[:_LONGEST_TEXT]
+        for character in text
     )
+
+
+def printable(value: object) -> str:
+    """`value` as `escaped` has it, and cut short if it is very long."""
+    text = str(value)
+    shown = escaped(text[:_LONGEST_TEXT])
     return shown if len(text) <= _LONGEST_TEXT else f"{shown}... ({len(text):,} characters)"
 
 

@@ -6,8 +6,9 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from genx.cli.terminal import Terminal, printable
+from genx.cli.terminal import Terminal
 from genx.errors import GenxWarning
+from genx.messages import escaped
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,7 +35,7 @@ class Status:
         """Show what is being done, and how much of it is; a `total` of None is not known."""
         if not self._shown:
             return
-        doing = printable(doing)
+        doing = escaped(doing)
         if self._progress is None:
             self._progress = _new_progress(self._terminal)
             self._progress.add_task(doing, completed=done, total=total)
@@ -93,7 +94,7 @@ def print_rows(terminal: Terminal, rows: Sequence[Row]) -> None:
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for label, text in rows:
-        table.add_row(Text(printable(label)), Text(printable(text)))
+        table.add_row(Text(escaped(label)), Text(escaped(text)))
     _console(terminal).print(table)
 
 

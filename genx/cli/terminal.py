@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import BinaryIO, TextIO
 
+from genx.messages import escaped
+
 
 @dataclass(frozen=True)
 class Terminal:
@@ -41,12 +43,7 @@ class Terminal:
     def say(self, text: str) -> None:
         """One line on stderr, in which no character can drive the terminal or start a line of its own."""
         try:
-            self.stderr.write(printable(text) + "\n")
+            self.stderr.write(escaped(text) + "\n")
             self.stderr.flush()
         except OSError:
             return  # nobody listens; what is said here is never worth failing for
-
-
-def printable(text: str) -> str:
-    """The text with each character that is not printable written as its escape, such as \\x1b or \\n."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
