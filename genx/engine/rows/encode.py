@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from genx.engine.continuation import TextDecoder
 from genx.engine.prompt import Prompt, check_prompt_ids, encode_prompt, fit_prompt
 from genx.engine.rows.plan import Row
 from genx.engine.rows.requests import RowRequest
@@ -54,6 +55,10 @@ class Encoding:
         """The special tokens that are spelled by stop texts."""
         ids = map(self.tokenizer.special_token_id, stop)
         return frozenset(token_id for token_id in ids if token_id is not None)
+
+    def decoder(self) -> TextDecoder:
+        """What decodes one answer."""
+        return self.tokenizer.incremental(skip_special_tokens=not self.special)
 
     def _ids(self, request: RowRequest) -> list[int]:
         if request.messages is None:

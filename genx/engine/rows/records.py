@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import re
 import zlib
 from collections.abc import Iterator, Mapping
@@ -146,7 +147,7 @@ def _parse_json(line: bytes | _BadRecord) -> Content:
     if isinstance(line, _BadRecord) or not line.strip():
         return line if isinstance(line, _BadRecord) else None
     try:
-        value = json.loads(_decode(line), parse_constant=_refuse_constant)
+        value = json.loads(_decode(line), parse_constant=_refuse_constant, parse_float=_finite)
     except _BadRecord as error:
         return error
     except RecursionError:
@@ -160,6 +161,13 @@ def _parse_json(line: bytes | _BadRecord) -> Content:
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON number")
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if math.isinf(number):
+        raise ValueError(f"{digits[:40]} is too large for a number")
+    return number
 
 
 def _kind(value: object) -> str:

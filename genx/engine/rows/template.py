@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from genx.errors import ArgumentError, GenxError
+from genx.messages import name_some
 
 _PARTS = re.compile(r"\{\{|\}\}|\{(?P<name>[^{}]+)\}|(?P<stray>[{}])")
 
@@ -54,10 +55,7 @@ class Template:
 
 def named_fields(fields: Mapping[str, Any]) -> str:
     """The names of a row's fields, in words."""
-    most = 8
-    names = [repr(name) for name in fields]
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more if names else "none"
+    return f"the fields {name_some(fields)}" if fields else "no field"
 
 
 def _as_text(value: Any) -> str:
