@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import typer
 
 from genx.cli import kv_size_options as options
-from genx.cli.commands import GroupedCommand
 from genx.cli.output import Output
 from genx.cli.terminal import Terminal
 from genx.errors import ExitCode, UsageError
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
-@app.command(cls=GroupedCommand)
+@app.command(cls=options.TextCommand)
 def kv_size(
     context: typer.Context,
     models: options.Models = None,

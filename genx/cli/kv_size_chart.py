@@ -3,9 +3,9 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from genx.cli.terminal import printable
 from genx.kv_size.engines import size
 from genx.kv_size.plan import Question, budget_of
+from genx.messages import printable
 
 if TYPE_CHECKING:
     from genx.cli.kv_size_view import View

@@ -4,18 +4,16 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from genx.cli.terminal import Terminal, printable
+from genx.cli.terminal import Terminal
 from genx.config import read_json
 from genx.errors import CheckpointError, ConfigError, UsageError
 from genx.kv_size import presets
 from genx.kv_size.dtypes import find_dtype
-from genx.kv_size.gguf_config import config_of_gguf
-from genx.kv_size.gguf_header import is_gguf, read_gguf_header
-from genx.kv_size.quantities import parse_bytes
+from genx.kv_size.quantities import decimal_ratio, parse_bytes
+from genx.messages import printable
 
 _MAX_STDIN_BYTES = 64 << 20
 _PARAMETERS = re.compile(r"(\d[\d_]*(?:\.\d+)?)\s*([kKmMbB]?)\s*[xX*]\s*([A-Za-z]\w*)")
@@ -101,8 +99,12 @@ def _from_path(path: Path, given: str) -> Source:
                 f"{printable(given)} has no config.json; allowed: a folder with one, or with exactly one GGUF file"
             )
         path = files[0]
-    if is_gguf(path):
-        return Source(name, config_of_gguf(read_gguf_header(path).metadata), path)
+    from genx.kv_size import gguf_header
+
+    if gguf_header.is_gguf(path):
+        from genx.kv_size.gguf_config import config_of_gguf
+
+        return Source(name, config_of_gguf(gguf_header.read_gguf_header(path).metadata), path)
     if path.name == "config.json":
         name = path.resolve().parent.name or name
     return Source(name, _object(read_json(path, "the configuration"), str(path)))
@@ -141,11 +143,11 @@ def measure_weights(spec: str | None, source: Source) -> int | None:
     parameters = _PARAMETERS.fullmatch(spec.strip())
     if parameters is None:
         return parse_bytes(spec, "--weights")
-    count = Fraction(parameters[1].replace("_", "")) * _PARAMETER_UNITS[parameters[2].lower()]
-    bits = find_dtype(parameters[3], "--weights' type")
-    if count.denominator != 1:
+    numerator, denominator = decimal_ratio(parameters[1])
+    count, over = divmod(numerator * _PARAMETER_UNITS[parameters[2].lower()], denominator)
+    if over:
         raise UsageError(f"--weights is {spec!r}; allowed: a whole number of parameters")
-    return bits.vector_bytes(int(count))
+    return find_dtype(parameters[3], "--weights' type").vector_bytes(count)
 
 
 def _measured(source: Source, *, insist: bool) -> int | None:

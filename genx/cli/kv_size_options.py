@@ -1,8 +1,10 @@
 """The options of genx kv-size by name, help and group."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+from genx.cli.commands import GroupedCommand
 
 _MODEL = "Model"
 _SIZES = "Sizes by hand (they override the model's)"
@@ -10,6 +12,26 @@ _REQUEST = "What is held"
 _ENGINE = "By whose rule"
 _MEMORY = "Does it fit"
 _OUTPUT = "Output"
+
+
+class TextCommand(GroupedCommand):
+    """A command whose options arrive as text or flags and are handed on as they are.
+
+    Typer builds a pydantic adapter for each option, which takes longer than everything that this command does.
+    """
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        parameters = super().get_params(ctx)
+        for parameter in parameters:
+            if getattr(parameter, "_runtime_param", parameter) is None:
+                parameter._runtime_param = _AsGiven()
+        return parameters
+
+
+class _AsGiven:
+    def coerce(self, value: Any, **_: Any) -> Any:
+        return value
+
 
 Models = Annotated[list[str] | None, typer.Argument(metavar="[MODEL]...", hidden=True)]
 ListPresets = Annotated[bool, typer.Option("--list", rich_help_panel=_MODEL, help="List the presets and exit.")]

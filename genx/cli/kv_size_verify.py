@@ -7,13 +7,14 @@ from typing import Any
 
 from genx.cli.kv_size_inputs import Source, find_source
 from genx.cli.output import Output
-from genx.cli.terminal import Terminal, printable
+from genx.cli.terminal import Terminal
 from genx.errors import ExitCode, UsageError
 from genx.kv_size.allocation import Request
 from genx.kv_size.dtypes import FLOAT_DTYPES, find_dtype
 from genx.kv_size.engines import size
 from genx.kv_size.layers import read_model
 from genx.kv_size.quantities import LARGEST_BATCH, LARGEST_TOKENS, parse_count
+from genx.messages import printable
 
 _DEFAULT_TOKENS = 512
 _NEW_TOKENS = 8  # the rest is read as a prompt, which is much faster

@@ -6,10 +6,11 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from genx.cli.terminal import Terminal, printable
+from genx.cli.terminal import Terminal
 from genx.kv_size.plan import Answer, Fit, Question
 from genx.kv_size.quantities import human_bytes
 from genx.kv_size.report import dtype_name
+from genx.messages import printable
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Sequence
 
-from genx.cli.terminal import printable
 from genx.kv_size.allocation import Part
 from genx.kv_size.engines import ENGINES
 from genx.kv_size.layer_kinds import CHUNKED, RECURRENT
 from genx.kv_size.layers import LATENT
 from genx.kv_size.plan import Answer
+from genx.messages import printable
 
 _LONGEST_VALUE = 60
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from fractions import Fraction
 
 from genx.errors import UsageError
 
@@ -41,8 +40,8 @@ class KvDtype:
             return f"{self.name}: {self.bits} bits an element"
         if self.group_size is None:
             return f"{self.name}: {self.bits} bits an element and {self.scale_bytes} bytes a head and token"
-        cost = Fraction(self.bits) + Fraction(8 * self.scale_bytes, self.group_size)
-        return f"{self.name}: {float(cost):g} bits an element, scales of {self.group_size} elements included"
+        cost = self.bits + 8 * self.scale_bytes / self.group_size
+        return f"{self.name}: {cost:g} bits an element, scales of {self.group_size} elements included"
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """The published models that genx knows by name: one `config.json` each, with the source of its numbers."""
 
-import difflib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -44,4 +43,6 @@ def read_preset(path: Path) -> Mapping[str, Any]:
 
 def similar_presets(name: str) -> list[str]:
     """Names that `name` may be a slip for."""
+    import difflib  # only a mistake needs it
+
     return difflib.get_close_matches(name.lower(), preset_names(), n=3, cutoff=0.5)

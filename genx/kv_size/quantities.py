@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import dataclass
-from fractions import Fraction
 
 from genx.errors import UsageError
 
@@ -41,14 +40,15 @@ class Memory:
 
 @dataclass(frozen=True)
 class Reserve:
-    """Memory kept free for everything that is neither weights nor cache: a share of it, or bytes."""
+    """Memory kept free for everything that is neither weights nor cache: a share of it, as a ratio, or bytes."""
 
-    share: Fraction = Fraction(0)
+    numerator: int = 0
+    denominator: int = 1
     fixed: int = 0
 
     def of(self, memory: int) -> int:
         """Bytes kept free out of `memory` bytes, rounded up."""
-        return -(-memory * self.share.numerator // self.share.denominator) + self.fixed
+        return -(-memory * self.numerator // self.denominator) + self.fixed
 
 
 NO_RESERVE = Reserve()
@@ -61,13 +61,13 @@ def parse_count(text: str, what: str, largest: int, smallest: int = 0) -> int:
         UsageError: it is none, or not from `smallest` to `largest`; the message names `what`.
     """
     match = re.fullmatch(rf"{_NUMBER}\s*(?P<unit>[kKmM]?)", text.strip())
-    value = _exact(match, _TOKEN_UNITS) if match else None
-    if value is None or value.denominator != 1 or not smallest <= value <= largest or _is_grouped(text):
+    value, over = _scaled(match, _TOKEN_UNITS) if match else (-1, 0)
+    if over or not smallest <= value <= largest or _is_grouped(text):
         raise UsageError(
             f"{what} is {text!r}; allowed: a whole number from {smallest} to {largest:,}, "
             "written like 131072, 131_072 or 128k (k = 1024)"
         )
-    return int(value)
+    return value
 
 
 def parse_counts(text: str, what: str, largest: int, smallest: int = 0) -> tuple[int, ...]:
@@ -82,14 +82,14 @@ def parse_bytes(text: str, what: str) -> int:
         UsageError: it is none; the message names `what`.
     """
     match = re.fullmatch(rf"{_NUMBER}\s*(?P<unit>[A-Za-z]*)", text.strip())
-    value = _exact(match, _BYTE_UNITS) if match else None
-    if value is None or value > LARGEST_BYTES:
+    value, _ = _scaled(match, _BYTE_UNITS) if match else (-1, 0)
+    if not 0 <= value <= LARGEST_BYTES:
         hint = "; a bare K, M, G or B could mean several things" if re.fullmatch(_AMBIGUOUS, text.strip()) else ""
         raise UsageError(
             f"{what} is {text!r}; allowed: bytes, or a number with KiB, MiB, GiB, TiB (x 1024) or "
             f"kB, MB, GB, TB (x 1000){hint}"
         )
-    return int(value)
+    return value
 
 
 def parse_memory(text: str) -> Memory:
@@ -107,10 +107,10 @@ def parse_reserve(text: str) -> Reserve:
     match = re.fullmatch(rf"{_NUMBER}\s*%", text.strip())
     if match is None:
         return Reserve(fixed=parse_bytes(text, "--reserve"))
-    share = Fraction(match["number"].replace("_", "")) / 100
-    if share > 1:
+    numerator, denominator = decimal_ratio(match["number"])
+    if numerator > 100 * denominator:
         raise UsageError(f"--reserve is {text!r}; allowed: 0% to 100% of the memory, or bytes")
-    return Reserve(share=share)
+    return Reserve(numerator, 100 * denominator)
 
 
 def parse_mix(text: str) -> tuple[tuple[int, int], ...]:
@@ -134,17 +134,23 @@ def human_bytes(count: int, *, si: bool = False) -> str:
     base, names = (1000, ("kB", "MB", "GB", "TB")) if si else (1024, ("KiB", "MiB", "GiB", "TiB"))
     if abs(count) < base:
         return f"{count} B"
-    value = Fraction(count)
-    for name in names:
-        value /= base
-        if abs(value) < base or name == names[-1]:
-            return f"{float(value):,.2f} {name}"
-    raise AssertionError("unreachable")
+    power = next((power for power in range(1, len(names)) if abs(count) < base ** (power + 1)), len(names))
+    return f"{count / base**power:,.2f} {names[power - 1]}"
 
 
-def _exact(match: re.Match[str], units: dict[str, int]) -> Fraction | None:
+def decimal_ratio(number: str) -> tuple[int, int]:
+    """A decimal such as 1.25 as an exact ratio, here 125 / 100."""
+    whole, _, fraction = number.replace("_", "").partition(".")
+    return int(whole + fraction), 10 ** len(fraction)
+
+
+def _scaled(match: re.Match[str], units: dict[str, int]) -> tuple[int, int]:
+    """The number times its unit, in whole ones, and what is left over; -1 for a unit that there is not."""
     factor = units.get(match["unit"].lower())
-    return None if factor is None else Fraction(match["number"].replace("_", "")) * factor
+    if factor is None:
+        return -1, 0
+    numerator, denominator = decimal_ratio(match["number"])
+    return divmod(numerator * factor, denominator)
 
 
 def _is_grouped(text: str) -> bool:
