@@ -4,16 +4,16 @@ import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from genx.checkpoint import GenerationDefaults, read_config_json, read_generation_defaults, resolve_model
+from genx.checkpoint import GenerationDefaults, read_generation_defaults, resolve_model
 from genx.cli.flags import spell_flag
 from genx.cli.interrupt import Interruption
+from genx.cli.loading import load_model, load_tokenizer, read_config
 from genx.cli.output import Output
 from genx.cli.prompt import read_prompt
 from genx.cli.requests import ModelRequest, OutputRequest, PromptRequest
 from genx.cli.status import Status, forwarded_warnings, print_rows
 from genx.cli.summary import CHAT_TEMPLATE, PLAIN_TEXT, TOKEN_IDS, ModelFacts, explain_rows, summary_rows
 from genx.cli.terminal import Terminal
-from genx.engine.device import choose_device, choose_dtype
 from genx.engine.prompt import (
     Prompt,
     check_attention_mask,
@@ -27,7 +27,6 @@ from genx.engine.settings import GenerationSettings, Origin, RequestedSettings, 
 from genx.errors import ArgumentError, ExitCode
 
 if TYPE_CHECKING:
-    from genx.config import ModelConfig
     from genx.core.base_model import BaseModel
     from genx.engine.stream import Summary, TextDecoder
     from genx.tokenization import Tokenizer
@@ -52,9 +51,9 @@ def run_prompt(
     text = read_prompt(asked, terminal) if asked.ids is None else None
     with Status(terminal, shown=not output.quiet) as status, forwarded_warnings(status.warn):
         status.show(f"loading {folder.name}")
-        tokenizer = _load_tokenizer(folder, required=asked.ids is None)
+        tokenizer = load_tokenizer(folder, required=asked.ids is None)
         prompt = _prepare_prompt(folder, tokenizer, asked, text, defaults)
-        model = _load_model(folder, wanted, status)
+        model = load_model(folder, wanted, status)
         session = _Session(terminal, status, tokenizer, model, prompt, settings, output)
         facts = _facts(model, folder, wanted, defaults, session.mode(asked))
         _announce(status, settings, prompt, asked)
@@ -187,14 +186,6 @@ class _IdsAsText:
         return ""
 
 
-def _load_tokenizer(folder: Path, *, required: bool) -> "Tokenizer | None":
-    if not required and not (folder / "tokenizer.json").is_file():
-        return None
-    from genx.tokenization import load_tokenizer
-
-    return load_tokenizer(folder)
-
-
 def _prepare_prompt(
     folder: Path,
     tokenizer: "Tokenizer | None",
@@ -216,32 +207,9 @@ def _prepare_prompt(
         )
     if asked.attention_mask is not None:
         check_attention_mask(asked.attention_mask, len(ids))
-    config = _read_config(folder)
+    config = read_config(folder)
     check_prompt_ids(ids, config.vocab_size)
     return fit_prompt(ids, asked.attention_mask, config.max_position_embeddings, truncate=asked.truncate)
-
-
-def _read_config(folder: Path) -> "ModelConfig":
-    from genx.models.registry import model_class
-
-    source = read_config_json(folder)
-    return model_class(str(source.get("model_type", "absent"))).read_config(source)
-
-
-def _load_model(folder: Path, wanted: ModelRequest, status: Status) -> "BaseModel":
-    import torch
-
-    from genx.checkpoint import load_model
-
-    if wanted.threads is not None:
-        torch.set_num_threads(wanted.threads)
-    device = choose_device(wanted.device)
-    return load_model(
-        folder,
-        dtype=choose_dtype(wanted.dtype, device),
-        device=device,
-        progress=lambda done, total: status.show(f"loading {folder.name}", done, total),
-    )
 
 
 def _facts(

@@ -39,7 +39,7 @@ class Finished:
 
 @dataclass(frozen=True)
 class Advanced:
-    """A turn is over: prompt tokens that it read, rows that it gave a token each, and bytes that all caches take."""
+    """A turn is over: prompt tokens that it read, tokens that it chose, and bytes that all caches take now."""
 
     prompt_tokens: int
     new_tokens: int
@@ -82,6 +82,7 @@ class Batch:
         self._reading: tuple[ActiveRow, Reading] | None = None
         self._prefixes = Prefixes()
         self._upcoming: deque[Job] = deque()
+        self._chosen = 0  # tokens in this turn
 
     def run(self, jobs: Iterator[Job]) -> Iterator[Finished | Advanced]:
         """Generate every job, taken from the iterator a few ahead of need; stop asking to drop what is not finished.
@@ -96,13 +97,13 @@ class Batch:
             prompt_tokens = yield from self._read_prompts()
             if not self._rows and self._reading is None and not self._upcoming:
                 return
-            new_tokens = len(self._rows)
             try:
                 self._step()
             except (torch.OutOfMemoryError, MemoryError) as error:
                 raise GenxError(f"out of memory: {error}; a smaller --batch-size or --kv-memory needs less") from error
             yield from self._dismiss()
-            yield Advanced(prompt_tokens, new_tokens, self._allocated())
+            yield Advanced(prompt_tokens, self._chosen, self._allocated())
+            self._chosen = 0
 
     def _read_prompts(self) -> Generator[Finished, None, int]:
         """Read up to a chunk of prompt tokens; several short prompts, or a part of a long one."""
@@ -166,7 +167,7 @@ class Batch:
         seen = 0 if prefix is None else len(prefix.ids)
         cache = None if prefix is None else prefix.fork(row.at_most)
         row.cache, logits = yield from self._read_ids(ids[:, seen:], cache, row.at_most)
-        row.choose(logits)
+        self._choose(row, logits)
 
     def _prefix_of(self, row: ActiveRow) -> Generator[int, None, SharedPrefix | None]:
         """The longest beginning that is read already, or is worth reading now since rows to come have it too."""
@@ -209,12 +210,16 @@ class Batch:
             logits, joined = self._model(tokens, joined, use_cache=True, logits_to_keep=1)  # [B, 1, V]
             for row, cache, own in zip(within, split_rows(joined), logits.split(1), strict=True):
                 row.cache = cache
-                row.choose(own[:, -1])
+                self._choose(row, own[:, -1])
         for row in beyond:
             row.cache = None
             window, _ = next_generation_input(row.text.columns, None, True, self._context)
             logits, _ = result_of(read_columns(self._model, window, None, None, False, self._context))
-            row.choose(logits)
+            self._choose(row, logits)
+
+    def _choose(self, row: ActiveRow, logits: torch.Tensor) -> None:
+        row.choose(logits)
+        self._chosen += 1
 
     def _dismiss(self) -> Iterator[Finished]:
         """Let the rows go that have ended."""

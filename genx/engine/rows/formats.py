@@ -172,9 +172,10 @@ class _CountedLines:
         self._last = b"\n"
 
     def __iter__(self) -> Iterator[str]:
-        for self._last in self._stream:
-            self.end += len(self._last)
-            yield self._last.decode("utf-8", "replace")
+        for line in self._stream:
+            self._last = line
+            self.end += len(line)
+            yield line.decode("utf-8", "replace")
 
     def is_torn(self) -> bool:
         """Whether the last line has no end."""
