@@ -16,7 +16,7 @@ from genx.kv_size.quantities import decimal_ratio, parse_bytes
 from genx.messages import printable
 
 _MAX_STDIN_BYTES = 64 << 20
-_PARAMETERS = re.compile(r"(\d[\d_]*(?:\.\d+)?)\s*([kKmMbB]?)\s*[xX*]\s*([A-Za-z]\w*)")
+_PARAMETERS = re.compile(r"([0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?)\s*([kKmMbB]?)\s*[xX*]\s*([A-Za-z]\w*)")
 _PARAMETER_UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}
 
 

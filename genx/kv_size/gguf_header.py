@@ -145,8 +145,7 @@ class _Reader:
             self._check_count(length, "texts", smallest_entry=8)
             if length <= self._longest_array:
                 return [self._text() for _ in range(length)]
-            for _ in range(length):
-                self._skip(self._number("Q"))
+            self._skip_texts(length)
             return LongArray(length)
         if kind not in _SCALARS:
             raise self._broken(f"it has an array of the type {kind}; allowed: arrays of numbers or texts")
@@ -182,6 +181,19 @@ class _Reader:
     def _skip(self, count: int) -> None:
         self._spend(count)
         self._file.seek(count, 1)
+
+    def _skip_texts(self, count: int) -> None:
+        """Pass over a vocabulary, the one place where a header has hundreds of thousands of values."""
+        unpack, read, left = struct.Struct("<Q").unpack, self._file.read, self._left
+        for _ in range(count):
+            prefix = read(8)
+            if len(prefix) < 8:
+                raise self._broken("it is cut off")
+            length = unpack(prefix)[0]
+            left -= 8 + length
+            if left < 0 or len(read(length)) < length:
+                raise self._broken("it is cut off")
+        self._left = left
 
     def _spend(self, count: int) -> None:
         if count > self._left:

@@ -21,8 +21,8 @@ _BYTE_UNITS = {
     "gb": 10**9,
     "tb": 10**12,
 }
-_AMBIGUOUS = r"[\d._]+\s*[kKmMgGtTbB]"
-_NUMBER = r"(?P<number>\d[\d_]*(?:\.\d+)?)"
+_AMBIGUOUS = r"[0-9._]+\s*[kKmMgGtTbB]"
+_NUMBER = r"(?P<number>[0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?)"
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def parse_bytes(text: str, what: str) -> int:
 
 def parse_memory(text: str) -> Memory:
     """`24GiB`, or `2x24GiB` for two devices of that size."""
-    match = re.fullmatch(r"\s*(\d+)\s*[xX*]\s*(.+)", text)
+    match = re.fullmatch(r"\s*([0-9]+)\s*[xX*]\s*(.+)", text)
     devices = parse_count(match[1], "--memory's number of devices", 1 << 16, smallest=1) if match else 1
     each = parse_bytes(match[2] if match else text, "--memory")
     if each == 0:
@@ -155,4 +155,4 @@ def _scaled(match: re.Match[str], units: dict[str, int]) -> tuple[int, int]:
 
 def _is_grouped(text: str) -> bool:
     """Whether the text looks like the tail of 131,072 cut at its comma."""
-    return re.fullmatch(r"0\d\d", text.strip()) is not None
+    return re.fullmatch(r"0[0-9][0-9]", text.strip()) is not None
