@@ -50,6 +50,8 @@ def read_questions(terminal: Terminal, values: Mapping[str, Any]) -> Iterator[Qu
     reserve = quantities.parse_reserve(values["reserve"])
     for source in _sources(terminal, values):
         model = _model(source, overrides, values)
+        if "genx" in engines:
+            _check_that_genx_runs(model)
         weights = measure_weights(values["weights"], source)
         for sequences in _workloads(source, model, values):
             for key_dtype, value_dtype in _dtypes(model, values):
@@ -114,6 +116,16 @@ def _model(source: Source, overrides: Mapping[str, Any], values: Mapping[str, An
     if values["state_bytes"] is None:
         return model
     return with_state_bytes(model, quantities.parse_bytes(values["state_bytes"], "--state-bytes"))
+
+
+def _check_that_genx_runs(model: Model) -> None:
+    from genx.models.registry import ARCHITECTURES  # imports no torch
+
+    if model.model_type is not None and model.model_type not in ARCHITECTURES:
+        raise UsageError(
+            f"--engine genx is for what genx runs ({', '.join(ARCHITECTURES)}); model_type is {model.model_type!r}; "
+            "use another engine"
+        )
 
 
 def _workloads(source: Source, model: Model, values: Mapping[str, Any]) -> list[tuple[tuple[int, int], ...]]:

@@ -12,9 +12,9 @@ from genx.errors import UsageError
 from genx.kv_size import vllm
 from genx.kv_size.allocation import Part, Request, attention_bytes, padded
 from genx.kv_size.dtypes import FLOAT_DTYPES, GGML_DTYPES, KV_DTYPES
+from genx.kv_size.layer_kinds import FULL, SLIDING
 from genx.kv_size.layers import CROSS, Layer, Model
 
-GENX_MODEL_TYPES = ("openai-gpt", "gpt2", "llama", "mistral", "mixtral", "gemma")
 _LLAMA_CPP_CELLS = 256  # cells are padded to this many
 # llama.cpp reads no window for these architectures, so their layers keep every position.
 _LLAMA_CPP_IGNORES_WINDOWS = frozenset(
@@ -152,10 +152,9 @@ def _hf(model: Model, layer: Layer, request: Request) -> int:
 
 
 def _genx(model: Model, layer: Layer, request: Request) -> int:
-    if model.model_type not in GENX_MODEL_TYPES:
+    if layer.kind not in (FULL, SLIDING) or layer.state_elements:
         raise UsageError(
-            f"--engine genx is for the models that genx runs ({', '.join(GENX_MODEL_TYPES)}); "
-            f"model_type is {model.model_type!r}; use another engine"
+            f"--engine genx keeps full and window layers, and this model has {layer.kind} ones; use another engine"
         )
     tokens = request.longest if model.positions is None else min(request.longest, model.positions)
     return request.batch * allocated_positions(tokens, tokens, layer.window)

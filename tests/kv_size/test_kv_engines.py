@@ -129,7 +129,9 @@ def test_genx_engine_is_the_rule_of_its_cache() -> None:
         positions = allocated_positions(tokens, tokens, 4096)
         found = kv_object("mistral-7b", "-t", str(tokens), "--engine", "genx")
         assert found["kv_bytes"] == positions * 32 * 2 * 8 * 128 * 2
-    assert "gemma3_text" in refusal("gemma-3-1b", "--engine", "genx")
+    assert "'deepseek_v3'" in refusal("deepseek-v3", "--engine", "genx")
+    latent = ("--layers", "1", "--heads", "2", "--kv-lora-rank", "8", "--rope-head-dim", "4", "-t", "1")
+    assert "latent" in refusal(*latent, "--engine", "genx")
     assert "q8_0" in refusal("mistral-7b", "--engine", "genx", "--kv-dtype", "q8_0")
 
 
