@@ -139,9 +139,10 @@ class LayerCache:
 
         Returns:
             keys and values [B, G, capacity, D], and the entry after the step. None where this is not enough: the step
-            does not store, or would overwrite keys that its own first queries still see; `attended` serves then.
+            does not store, or would overwrite keys that its own first queries still see, or the keys so far have
+            another dtype; `attended` serves then.
         """
-        if not step.store:
+        if not step.store or (self._storage is not None and self._storage.keys.dtype != like.dtype):
             return None
         storage = self._with_room(like, groups, head_dim, step)
         if step.length > 1 and step.end > storage.capacity:

@@ -43,10 +43,10 @@ class GatedMLP(nn.Module):
         self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=bias)
         self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=bias)
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=bias)
-        self._activation = activation(hidden_act)
+        self.activation = activation(hidden_act)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """`hidden` [B, T, C] to [B, T, C]."""
-        inner = self._activation(self.gate_proj(hidden)) * self.up_proj(hidden)  # [B, T, I]
+        inner = self.activation(self.gate_proj(hidden)) * self.up_proj(hidden)  # [B, T, I]
         out: Tensor = self.down_proj(inner)
         return out

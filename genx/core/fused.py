@@ -51,9 +51,9 @@ class FusedMLP(nn.Module):
         self.c_fc = Conv1D(config.hidden_size, config.intermediate_size)
         self.c_proj = Conv1D(config.intermediate_size, config.hidden_size)
         self.dropout = nn.Dropout(config.resid_pdrop)
-        self._activation = activation(hidden_act)
+        self.activation = activation(hidden_act)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """`hidden` [B, T, C] to [B, T, C]."""
-        out: Tensor = self.dropout(self.c_proj(self._activation(self.c_fc(hidden))))  # inner: [B, T, I]
+        out: Tensor = self.dropout(self.c_proj(self.activation(self.c_fc(hidden))))  # inner: [B, T, I]
         return out

@@ -18,11 +18,11 @@ class Expert(nn.Module):
         self.w1 = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
         self.w2 = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
         self.w3 = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self._activation = activation(config.hidden_act)
+        self.activation = activation(config.hidden_act)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """`tokens` [N, C] to [N, C]."""
-        out: Tensor = self.w2(self._activation(self.w1(tokens)) * self.w3(tokens))  # inner: [N, I]
+        out: Tensor = self.w2(self.activation(self.w1(tokens)) * self.w3(tokens))  # inner: [N, I]
         return out
 
 

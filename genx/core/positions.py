@@ -4,10 +4,13 @@ Made once a pass and read by every layer, so that masks and indices are not made
 Shapes: see the legend in genx/core/base_model.py.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
+
+SharedT = TypeVar("SharedT")
 
 
 class Positions:
@@ -49,6 +52,7 @@ class Positions:
         self.row_steps: list[Positions] = []
         self._masks: dict[tuple[object, ...], Tensor | None] = {}
         self._scatter: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
+        self._shared: dict[object, object] = {}
         if not self.ragged:
             self.positions = torch.arange(seen, self.end, device=device).unsqueeze(0)  # [1, T]
             return
@@ -121,6 +125,12 @@ class Positions:
             row, column = staying.nonzero(as_tuple=True)
             self._scatter[capacity] = row, column, self.positions[row, column] % capacity
         return self._scatter[capacity]
+
+    def shared(self, key: object, make: Callable[[], SharedT]) -> SharedT:
+        """What `make` returns for the first layer that asks under `key`, for all layers."""
+        if key not in self._shared:
+            self._shared[key] = make()
+        return self._shared[key]  # type: ignore[return-value]
 
     def _allowed_new(self, window: int | None) -> Tensor:
         column = torch.arange(self.length, device=self.device)

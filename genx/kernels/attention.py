@@ -1,0 +1,170 @@
+"""Attention over the cache in one native call: rotate, write keys and values into their slots, attend.
+
+Shapes: see the legend in genx/core/base_model.py.
+"""
+
+from array import array
+from collections.abc import Sequence
+from ctypes import byref
+
+import torch
+from torch import Tensor
+
+from genx.core.attention import attend
+from genx.core.cache import Entry, LayerCache, RowEntries
+from genx.core.positions import Positions
+from genx.core.rope import apply_rotary
+from genx.kernels.library import AttentionStructure, Library, StepStructure
+from genx.kernels.projection import ROWS_MAX, Projection, check_input
+
+Rotary = tuple[Tensor, Tensor]
+
+
+class CachedAttention:
+    """From a layer's input to its heads' mixed values: projections, positions, cache, attention.
+
+    Long steps, steps without a cache and those that a window's ring needs special care for go through
+    `genx.core.attention.attend`, which is also what the native operation must equal.
+    """
+
+    def __init__(
+        self, sizes: tuple[int, int, int], projection: Projection, native: Library, window: int | None = None
+    ) -> None:
+        """
+        Args:
+            sizes: H, G, D.
+            projection: to each token's queries, keys and values.
+            native: the compiled operations.
+            window: last positions that a query sees; None for all.
+        """
+        self._sizes = sizes
+        self._projection = projection
+        self._native = NativeAttention(*sizes, native)
+        self._window = window
+
+    def __call__(
+        self, hidden: Tensor, step: Positions, rotary: Rotary | None, entry: Entry | None
+    ) -> tuple[Tensor, Entry | None]:
+        """`hidden` [B, T, C] to [B, T, H * D], and the next cache entry."""
+        if entry is None or step.batch * step.length > ROWS_MAX:
+            return self._attend(self._projection.separate(hidden), step, rotary, entry)
+        projected = self._projection(hidden)  # [B, T, (H + 2 G) * D]
+        return self._native(projected, step, rotary, entry) or self._attend([projected], step, rotary, entry)
+
+    def _attend(
+        self, projected: Sequence[Tensor], step: Positions, rotary: Rotary | None, entry: Entry | None
+    ) -> tuple[Tensor, Entry | None]:
+        heads, groups, size = self._sizes
+        if len(projected) == 1:
+            projected = torch.split(projected[0], [heads * size, groups * size, groups * size], dim=-1)
+        query, key, value = (
+            part.view(step.batch, step.length, -1, size).transpose(1, 2) for part in projected
+        )  # [B, H, T, D], [B, G, T, D] twice
+        if rotary is not None:
+            query, key = apply_rotary(query, *rotary), apply_rotary(key, *rotary)
+        return attend(query, key, value, step, entry, self._window)
+
+
+class NativeAttention:
+    """Attention of a few new tokens over what the cache holds."""
+
+    def __init__(self, heads: int, groups: int, head_size: int, native: Library) -> None:
+        """
+        Args:
+            heads: H.
+            groups: G, divides H.
+            head_size: D; even if positions rotate.
+            native: the compiled operations.
+        """
+        assert heads % groups == 0
+        self._groups, self._head_size = groups, head_size
+        self._outputs = heads * head_size
+        self._inputs = (heads + 2 * groups) * head_size
+        self._attend = native.attend
+        self._structure = AttentionStructure(heads, groups, head_size, head_size**-0.5)
+        self._argument = byref(self._structure)
+
+    def __call__(
+        self, projected: Tensor, step: Positions, rotary: Rotary | None, entry: Entry
+    ) -> tuple[Tensor, Entry] | None:
+        """What each query mixes, after its keys and values were stored.
+
+        Args:
+            projected: [B, T, (H + 2 G) * D], each token's queries, keys and values; rotated in place.
+            step: where the T tokens stand.
+            rotary: cosines and sines [B or 1, 1, T, D]; None where positions do not rotate.
+            entry: the layer's cache.
+
+        Returns:
+            [B, T, H * D], and the next cache entry. None, and nothing has happened, where `genx.core.attention.attend`
+            must serve: see `LayerCache.reserve`.
+        """
+        check_input(projected, (step.batch, step.length, self._inputs))
+        reserved = self._reserve(projected, step, entry)
+        if reserved is None:
+            return None
+        memory, following = reserved
+        tables = step.shared(("native", None if rotary is None else id(rotary[0])), lambda: StepTables(step, rotary))
+        tables.check(self._head_size)
+        mixed = projected.new_empty((step.batch, step.length, self._outputs))
+        address = memory.buffer_info()[0]
+        if self._attend(self._argument, tables.argument, address, projected.data_ptr(), mixed.data_ptr()):
+            raise MemoryError
+        return mixed, following
+
+    def _reserve(self, like: Tensor, step: Positions, entry: Entry) -> tuple["array[int]", Entry] | None:
+        """`struct row_cache` of each row as three numbers a row, and the next entry."""
+        if isinstance(entry, LayerCache):
+            reserved = entry.reserve(like, self._groups, self._head_size, step)
+            return None if reserved is None else (_row_memory(reserved[0], reserved[1]), reserved[2])
+        memory = array("q")
+        following: list[LayerCache] = []
+        for row_step, row in zip(step.row_steps, entry.rows, strict=True):
+            reserved = row.reserve(like, self._groups, self._head_size, row_step)
+            if reserved is None:
+                return None
+            memory += _row_memory(reserved[0], reserved[1])
+            following.append(reserved[2])
+        return memory, RowEntries(following)
+
+
+class StepTables:
+    """Positions and angles of a step as native operations want them, made once for all layers."""
+
+    def __init__(self, step: Positions, rotary: Rotary | None) -> None:
+        batch, length = step.batch, step.length
+        self._positions = step.positions.expand(batch, length).contiguous()
+        self._visible = None if step.visible is None else step.visible.contiguous()
+        self._rotary = None if rotary is None else tuple(angles.float().contiguous() for angles in rotary)
+        assert self._positions.dtype == torch.int64
+        assert self._visible is None or self._visible.shape == (batch, length)
+        cosine, sine, pitch = None, None, 0
+        self._angles: int | None = None
+        if self._rotary is not None:
+            rows, _, tokens, self._angles = self._rotary[0].shape
+            assert self._rotary[1].shape == self._rotary[0].shape
+            assert rows in (1, batch)
+            assert tokens == length
+            cosine, sine = (angles.data_ptr() for angles in self._rotary)
+            pitch = 0 if rows == 1 else length * self._angles
+        visible = None if self._visible is None else self._visible.data_ptr()
+        self._structure = StepStructure(batch, length, self._positions.data_ptr(), visible, cosine, sine, pitch)
+        self.argument = byref(self._structure)
+
+    def check(self, head_size: int) -> None:
+        """Refuse heads of another size than the angles are for."""
+        if self._angles is not None and self._angles != head_size:
+            raise ValueError(f"the angles are for heads of {self._angles}; allowed: {head_size}")
+
+
+def _row_memory(keys: Tensor, values: Tensor) -> "array[int]":
+    """Addresses and capacity of each row of keys and values [B, G, capacity, D]."""
+    assert keys.is_contiguous()
+    assert values.is_contiguous()
+    key, value, capacity = keys.data_ptr(), values.data_ptr(), keys.size(2)
+    if keys.size(0) == 1:
+        return array("q", (key, value, capacity))
+    pitch = keys.stride(0) * 4
+    return array(
+        "q", (number for row in range(keys.size(0)) for number in (key + row * pitch, value + row * pitch, capacity))
+    )

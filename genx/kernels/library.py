@@ -1,0 +1,159 @@
+"""The compiled operations: found, checked and given torch's threads, or a reason why not.
+
+The C sources are in genx/kernels/native; hatch_build.py compiles them at install where there is a compiler. They are
+called through ctypes with addresses of tensors, so shapes, dtypes and layouts are checked before: see `projection.py`
+and `attention.py`.
+"""
+
+import ctypes
+import sys
+from collections.abc import Callable
+from ctypes import POINTER, Structure, c_float, c_int32, c_int64, c_void_p
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import torch
+
+INTERFACE = 1
+"""Raised with every change of a structure or an argument; `genx_interface` in native/library.c holds the same."""
+
+FORMATS = {"float32": 0, "bfloat16": 1, "float16": 2, "int8": 3, "int4": 4}
+"""Numbers of native/matrix.h."""
+
+ACTIVATIONS = {"identity": 0, "silu": 1, "tanh_gelu": 2, "gelu": 3, "relu": 4}
+"""Numbers of native/activation.h."""
+
+NORMS = {"root mean square": 1, "layer norm": 2}
+"""Numbers of native/norm.h."""
+
+_SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
+
+
+class Matrix(Structure):
+    """`struct matrix` of native/matrix.h."""
+
+    _fields_ = (
+        ("values", c_void_p),
+        ("scales", c_void_p),
+        ("bias", c_void_p),
+        ("rows", c_int64),
+        ("columns", c_int64),
+        ("format", c_int64),
+    )
+
+
+class Norm(Structure):
+    """`struct norm` of native/norm.h."""
+
+    _fields_ = (("weight", c_void_p), ("bias", c_void_p), ("kind", c_int64), ("epsilon", c_float))
+
+
+class ProjectionStructure(Structure):
+    """`struct projection` of native/project.c."""
+
+    _fields_ = (
+        ("matrices", Matrix * 3),
+        ("count", c_int64),
+        ("columns", c_int64),
+        ("outputs", c_int64),
+        ("activation", c_int64),
+        ("is_gated", c_int64),
+        ("norm", Norm),
+    )
+
+
+class AttentionStructure(Structure):
+    """`struct attention` of native/attend.c."""
+
+    _fields_ = (("heads", c_int64), ("groups", c_int64), ("head_size", c_int64), ("scale", c_float))
+
+
+class StepStructure(Structure):
+    """`struct step` of native/attend.c."""
+
+    _fields_ = (
+        ("batch", c_int64),
+        ("length", c_int64),
+        ("positions", c_void_p),
+        ("visible", c_void_p),
+        ("cosine", c_void_p),
+        ("sine", c_void_p),
+        ("angle_pitch", c_int64),
+    )
+
+
+@dataclass(frozen=True)
+class Library:
+    """The loaded operations. Functions that return a number return 0, or 1 if there is no memory."""
+
+    level: str
+    """The instructions that it was compiled for."""
+
+    shares_threads: bool
+    """Whether it runs on torch's threads; otherwise on the caller's alone."""
+
+    project: Callable[..., int]
+    normalize: Callable[..., None]
+    attend: Callable[..., int]
+    expand: Callable[..., None]
+
+
+@cache
+def native_library() -> Library | str:
+    """The compiled operations, or why there are none."""
+    if sys.byteorder != "little":
+        return "the compiled operations need a little-endian processor"
+    folder = Path(__file__).parent
+    baseline = folder / f"native-baseline{_SUFFIX}"
+    if not baseline.is_file():
+        return "they were not compiled when genx was installed (no C compiler); install one, then genx again"
+    faster = folder / f"native-avx2{_SUFFIX}"
+    loaded = load_library(baseline, "baseline")
+    if isinstance(loaded, Library) and faster.is_file() and ctypes.CDLL(str(baseline)).genx_has_avx2():
+        return load_library(faster, "avx2")
+    return loaded
+
+
+def load_library(path: Path, level: str) -> Library | str:
+    """The operations in one library file, or why it cannot be used."""
+    try:
+        handle = ctypes.CDLL(str(path))
+        interface = handle.genx_interface()
+    except (OSError, AttributeError) as error:
+        return f"{path.name} cannot be loaded: {error}"
+    if interface != INTERFACE:
+        return f"{path.name} is of another version of genx; install genx again"
+    project = handle.genx_project
+    project.argtypes = [POINTER(ProjectionStructure), c_void_p, c_void_p, c_void_p, c_int64]
+    project.restype = c_int32
+    normalize = handle.genx_normalize
+    normalize.argtypes = [POINTER(Norm), c_void_p, c_void_p, c_int64, c_int64]
+    normalize.restype = None
+    attend = handle.genx_attend
+    attend.argtypes = [POINTER(AttentionStructure), POINTER(StepStructure), c_void_p, c_void_p, c_void_p]
+    attend.restype = c_int32
+    expand = handle.genx_expand
+    expand.argtypes = [POINTER(Matrix), c_int64, c_int64, c_void_p]
+    expand.restype = None
+    return Library(level, _share_threads(handle), project, normalize, attend, expand)
+
+
+def _share_threads(handle: ctypes.CDLL) -> bool:
+    """Hand the library torch's thread team, so that torch.set_num_threads governs both.
+
+    The entry points are those of GNU's OpenMP runtime, which LLVM's offers too. A lookup through the library that
+    torch computes with finds the runtime that torch itself uses, by whatever file name.
+    """
+    if torch.backends.openmp.is_available():  # type: ignore[no-untyped-call]
+        name = "libtorch_cpu.dylib" if sys.platform == "darwin" else "libtorch_cpu.so"
+        try:
+            runtime = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / name))
+            parallel, number, count = runtime.GOMP_parallel, runtime.omp_get_thread_num, runtime.omp_get_num_threads
+        except (OSError, AttributeError):
+            return False
+        handle.genx_set_team.argtypes = [c_void_p] * 3
+        handle.genx_set_team.restype = None
+        handle.genx_set_team(*(ctypes.cast(function, c_void_p) for function in (parallel, number, count)))
+        return True
+    return False

@@ -1,0 +1,242 @@
+/* Attention of new tokens over the cache: rotate queries and keys, write keys and values into their slots, attend.
+ *
+ * The token with position p of its row lies in slot p mod capacity; see genx/core/cache.py for why every slot up to
+ * there is in the window of each query that this operation is given.
+ */
+#include <math.h>
+#include <stdlib.h>
+
+#include "team.h"
+#include "vector.h"
+
+/* Slots whose scores one thread takes at once. Parts are mixed in the order of their slots, whoever made them. */
+#define PART 128
+#define PREFETCH(address) __builtin_prefetch((const void *)((uintptr_t)(address) + 4096))
+
+struct attention {
+    int64_t heads, groups, head_size; /* H, G, D */
+    float scale;                      /* of the scores, D^-1/2 */
+};
+
+/* Where the tokens of a step stand. */
+struct step {
+    int64_t batch, length;       /* B, T */
+    const int64_t *positions;    /* [B, T] */
+    const uint8_t *visible;      /* [B, T], 0 where a token is hidden and leaves nothing in the cache; or null */
+    const float *cosine, *sine;  /* [B or 1, T, D], or null where positions do not rotate */
+    int64_t angle_pitch;         /* from one row's angles to the next's: T D, or 0 */
+};
+
+/* The cache of each row: keys and values [G, capacity, D]. */
+struct row_cache {
+    float *keys, *values;
+    int64_t capacity;
+};
+
+struct work {
+    const struct attention *attention;
+    const struct step *step;
+    const struct row_cache *rows;
+    const float *projected; /* [B, T, (H + 2 G) D] */
+    float *output;          /* [B, T, H D] */
+    int64_t parts;          /* of the longest row */
+    float *mixtures;        /* [B, T, H, parts, D + 2]: the part's mixed values, its largest score, its sum of powers */
+};
+
+INLINE int64_t visible_slots(const struct work *work, int64_t row, int64_t token)
+{
+    return minimum(work->step->positions[row * work->step->length + token] + 1, work->rows[row].capacity);
+}
+
+INLINE int64_t projected_size(const struct attention *attention)
+{
+    return (attention->heads + 2 * attention->groups) * attention->head_size;
+}
+
+static void rotate(float *head, const float *cosine, const float *sine, int64_t size)
+{
+    const int64_t half = size / 2;
+    for (int64_t i = 0; i < half; i++) {
+        const float first = head[i], second = head[half + i];
+        head[i] = first * cosine[i] - second * sine[i];
+        head[half + i] = second * cosine[half + i] + first * sine[half + i];
+    }
+}
+
+/* Rotate a token's queries and keys in place, and write its keys and values. */
+static void enter_token(
+    const struct attention *attention, const struct step *step, const struct row_cache *cache, float *projected,
+    int64_t row, int64_t token
+)
+{
+    const int64_t size = attention->head_size, index = row * step->length + token;
+    float *keys = projected + attention->heads * size;
+    const float *values = keys + attention->groups * size;
+    if (step->cosine) {
+        const int64_t angle = row * step->angle_pitch + token * size;
+        for (int64_t head = 0; head < attention->heads + attention->groups; head++)
+            rotate(projected + head * size, step->cosine + angle, step->sine + angle, size);
+    }
+    if (step->visible && !step->visible[index])
+        return;
+    const int64_t slot = step->positions[index] % cache->capacity;
+    for (int64_t group = 0; group < attention->groups; group++) {
+        const int64_t to = (group * cache->capacity + slot) * size;
+        memcpy(cache->keys + to, keys + group * size, (size_t)size * sizeof(float));
+        memcpy(cache->values + to, values + group * size, (size_t)size * sizeof(float));
+    }
+}
+
+INLINE float dot(const float *a, const float *b, int64_t size)
+{
+    floats sum = {0};
+    float rest = 0;
+    int64_t i = 0;
+    for (; i + LANES <= size; i += LANES)
+        sum += load_float32(a + i) * load_float32(b + i);
+    for (; i < size; i++)
+        rest += a[i] * b[i];
+    return add_lanes(sum) + rest;
+}
+
+/* scores[s] = query . key s * scale for `count` keys; returns the largest (NaN if one is). */
+static float score(const float *query, const float *keys, int64_t count, int64_t size, float scale, float *scores)
+{
+    floats largest = splat(-__builtin_inff());
+    for (int64_t slot = 0; slot < count; slot++) {
+        PREFETCH(keys + slot * size);
+        scores[slot] = dot(query, keys + slot * size, size) * scale;
+    }
+    for (int64_t slot = count; slot < round_up(count, LANES); slot++)
+        scores[slot] = -__builtin_inff();
+    for (int64_t slot = 0; slot < count; slot += LANES) {
+        const floats eight = load_float32(scores + slot);
+        largest = choose((eight > largest) | (eight != eight), eight, largest);
+    }
+    return largest_lane(largest);
+}
+
+/* scores become e^(score - largest); returns their sum. */
+static float weigh(float *scores, int64_t count, float largest)
+{
+    floats sum = {0};
+    for (int64_t slot = 0; slot < count; slot += LANES) {
+        const floats weights = exponential(load_float32(scores + slot) - largest);
+        store_float32(scores + slot, weights);
+        sum += weights;
+    }
+    return add_lanes(sum);
+}
+
+/* mixed = the sum of weights[s] * value s, `width` channels of it in registers. */
+INLINE void mix_channels(const float *weights, const float *values, int64_t count, int64_t size, const int width, float *mixed)
+{
+    floats sum[8] = {{0}};
+    for (int64_t slot = 0; slot < count; slot++) {
+        PREFETCH(values + slot * size);
+        for (int i = 0; i < width; i++)
+            sum[i] += load_float32(values + slot * size + i * LANES) * weights[slot];
+    }
+    for (int i = 0; i < width; i++)
+        store_float32(mixed + i * LANES, sum[i]);
+}
+
+static void mix(const float *weights, const float *values, int64_t count, int64_t size, float *mixed)
+{
+    int64_t channel = 0;
+    for (; channel + 8 * LANES <= size; channel += 8 * LANES)
+        mix_channels(weights, values + channel, count, size, 8, mixed + channel);
+    for (; channel + LANES <= size; channel += LANES)
+        mix_channels(weights, values + channel, count, size, 1, mixed + channel);
+    for (; channel < size; channel++) {
+        mixed[channel] = 0;
+        for (int64_t slot = 0; slot < count; slot++)
+            mixed[channel] += weights[slot] * values[slot * size + channel];
+    }
+}
+
+/* All queries of one row that share a key head, over one part of its slots. */
+static void attend_part(const struct work *work, int64_t row, int64_t group, int64_t part)
+{
+    const struct attention *attention = work->attention;
+    const int64_t size = attention->head_size, shared = attention->heads / attention->groups;
+    const struct row_cache *cache = &work->rows[row];
+    const int64_t start = part * PART;
+    const int64_t from = (group * cache->capacity + start) * size;
+    float scores[PART];
+    for (int64_t token = 0; token < work->step->length; token++) {
+        const int64_t index = row * work->step->length + token;
+        const int64_t count = minimum(visible_slots(work, row, token) - start, PART);
+        for (int64_t head = group * shared; count > 0 && head < (group + 1) * shared; head++) {
+            float *mixture = work->mixtures + ((index * attention->heads + head) * work->parts + part) * (size + 2);
+            const float *query = work->projected + index * projected_size(attention) + head * size;
+            const float largest = score(query, cache->keys + from, count, size, attention->scale, scores);
+            mixture[size] = largest;
+            mixture[size + 1] = weigh(scores, count, largest);
+            mix(scores, cache->values + from, count, size, mixture);
+        }
+    }
+}
+
+static void attend_share(const void *job, int64_t member, int64_t members)
+{
+    const struct work *work = job;
+    const int64_t groups = work->attention->groups;
+    int64_t first, last;
+    team_share(work->step->batch * groups * work->parts, member, members, &first, &last);
+    for (int64_t item = first; item < last; item++)
+        attend_part(work, item / work->parts / groups, item / work->parts % groups, item % work->parts);
+}
+
+/* The softmax over all slots from those over its parts. */
+static void join_parts(const struct work *work, int64_t index, int64_t head, int64_t parts)
+{
+    const int64_t size = work->attention->head_size;
+    const float *mixtures = work->mixtures + (index * work->attention->heads + head) * work->parts * (size + 2);
+    float *output = work->output + (index * work->attention->heads + head) * size;
+    float largest = mixtures[size], total = 0;
+    for (int64_t part = 1; part < parts; part++) {
+        const float other = mixtures[part * (size + 2) + size];
+        largest = other > largest || other != other ? other : largest;
+    }
+    memset(output, 0, (size_t)size * sizeof *output);
+    for (int64_t part = 0; part < parts; part++) {
+        const float *mixture = mixtures + part * (size + 2);
+        const float weight = expf(mixture[size] - largest);
+        total += mixture[size + 1] * weight;
+        for (int64_t i = 0; i < size; i++)
+            output[i] += mixture[i] * weight;
+    }
+    for (int64_t i = 0; i < size; i++)
+        output[i] /= total;
+}
+
+/* Attend from `projected` [B, T, (H + 2 G) D] - each token's queries, keys and values, whose queries and keys are
+ * rotated in place - over the cache of each row, into `output` [B, T, H D]. Returns 0, or 1 if there is no memory. */
+int32_t genx_attend(
+    const struct attention *attention, const struct step *step, const struct row_cache *rows, float *projected,
+    float *output
+)
+{
+    const int64_t size = attention->head_size, tokens = step->batch * step->length;
+    struct work work = {attention, step, rows, projected, output, 0, NULL};
+    int64_t slots = 0;
+    for (int64_t index = 0; index < tokens; index++) {
+        const int64_t row = index / step->length, token = index % step->length;
+        const int64_t visible = visible_slots(&work, row, token);
+        enter_token(attention, step, &rows[row], projected + index * projected_size(attention), row, token);
+        slots = visible > slots ? visible : slots;
+    }
+    work.parts = (slots + PART - 1) / PART;
+    work.mixtures = malloc((size_t)(tokens * attention->heads * work.parts * (size + 2)) * sizeof(float));
+    if (!work.mixtures)
+        return 1;
+    team_run(attend_share, &work, tokens * attention->heads * slots * size * 2);
+    for (int64_t index = 0; index < tokens; index++) {
+        const int64_t visible = visible_slots(&work, index / step->length, index % step->length);
+        for (int64_t head = 0; head < attention->heads; head++)
+            join_parts(&work, index, head, (visible + PART - 1) / PART);
+    }
+    free(work.mixtures);
+    return 0;
+}

@@ -1,0 +1,22 @@
+/* Matrix times a few rows of input. */
+#ifndef GENX_PRODUCT_H
+#define GENX_PRODUCT_H
+
+#include "matrix.h"
+
+/* Rows of input [rows, pitch], filled up with zeros from `columns` to `pitch`, a multiple of 64. */
+struct inputs {
+    const float *values;
+    const float *block_sums; /* [rows, pitch / 32, 8]: lane i sums columns i, i + 8, i + 16, i + 24; for INT4 only */
+    int64_t rows, pitch;
+};
+
+/* Outputs [first, last) of every row of input: output[row * pitch + i] = weight row i . input row + bias i.
+ *
+ * Each sum is made by one thread in an order that depends on the number of input rows alone: the same for any number
+ * of threads. */
+void product(
+    const struct matrix *matrix, const struct inputs *inputs, int64_t first, int64_t last, float *output, int64_t pitch
+);
+
+#endif

@@ -1,0 +1,143 @@
+/* One projection of a model, with what stands before and after it:
+ *
+ *     normalise -> multiply with up to three matrices -> add biases -> activate (and gate) -> add the residual
+ */
+#include <stdlib.h>
+
+#include "activation.h"
+#include "norm.h"
+#include "product.h"
+#include "team.h"
+
+#define MATRICES_MAX 3
+#define UNIT 16 /* outputs that a thread takes at once: a cache line of floats, so that no two threads write to one */
+
+/* Of several matrices the outputs stand side by side, as of one whose rows are theirs in turn; of a gated pair,
+ * activation(first) * second takes the place of the first, and there is nothing else. */
+struct projection {
+    struct matrix matrices[MATRICES_MAX];
+    int64_t count;
+    int64_t columns;
+    int64_t outputs; /* a row's, after gating */
+    int64_t activation;
+    int64_t is_gated;
+    struct norm norm; /* of kind 0: none */
+};
+
+struct work {
+    const struct projection *projection;
+    struct inputs inputs;
+    const float *residual; /* [rows, outputs] or null */
+    float *gated;          /* [rows, outputs], of a gated pair the second's products */
+    float *output;         /* [rows, outputs] */
+};
+
+/* Outputs [first, last) of every row, once their products are there. */
+static void finish(const struct work *work, int64_t first, int64_t last)
+{
+    const struct projection *projection = work->projection;
+    for (int64_t row = 0; row < work->inputs.rows; row++) {
+        float *output = work->output + row * projection->outputs;
+        activate(projection->activation, output + first, last - first);
+        if (projection->is_gated) {
+            const float *gated = work->gated + row * projection->outputs;
+            for (int64_t i = first; i < last; i++)
+                output[i] *= gated[i];
+        }
+        if (work->residual) {
+            const float *residual = work->residual + row * projection->outputs;
+            for (int64_t i = first; i < last; i++)
+                output[i] += residual[i];
+        }
+    }
+}
+
+static void project_share(const void *job, int64_t member, int64_t members)
+{
+    const struct work *work = job;
+    const struct projection *projection = work->projection;
+    const int64_t width = projection->outputs;
+    int64_t first, last, before = 0;
+    team_share((width + UNIT - 1) / UNIT, member, members, &first, &last);
+    first *= UNIT;
+    last = minimum(last * UNIT, width);
+    if (first >= last)
+        return;
+    if (projection->is_gated) {
+        product(&projection->matrices[0], &work->inputs, first, last, work->output, width);
+        product(&projection->matrices[1], &work->inputs, first, last, work->gated, width);
+    } else {
+        for (int64_t i = 0; i < projection->count; i++) {
+            const struct matrix *matrix = &projection->matrices[i];
+            const int64_t from = first > before ? first - before : 0;
+            const int64_t to = minimum(last - before, matrix->rows);
+            if (from < to)
+                product(matrix, &work->inputs, from, to, work->output + before, width);
+            before += matrix->rows;
+        }
+    }
+    finish(work, first, last);
+}
+
+/* The sums that INT4's offsets are multiplied with. */
+static void sum_blocks(const float *x, int64_t pitch, float *sums)
+{
+    for (int64_t start = 0; start < pitch; start += BLOCK, sums += LANES) {
+        floats sum = load_float32(x + start);
+        for (int i = LANES; i < BLOCK; i += LANES)
+            sum += load_float32(x + start + i);
+        store_float32(sums, sum);
+    }
+}
+
+static int64_t multiplications(const struct projection *projection, int64_t rows)
+{
+    int64_t weights = 0;
+    for (int64_t i = 0; i < projection->count; i++)
+        weights += projection->matrices[i].rows;
+    return weights * projection->columns * rows;
+}
+
+/* Project `rows` rows of `input` [rows, columns] to `output` [rows, outputs]; `residual` [rows, outputs] or null.
+ * Returns 0, or 1 if there is no memory. */
+int32_t genx_project(
+    const struct projection *projection, const float *input, const float *residual, float *output, int64_t rows
+)
+{
+    const int64_t columns = projection->columns;
+    const int64_t pitch = round_up(columns, ROW_MULTIPLE);
+    const int prepares = projection->norm.kind || pitch != columns;
+    const int sums = rows == 1 && projection->matrices[0].format == INT4;
+    const int64_t prepared_size = prepares ? rows * pitch : 0;
+    const int64_t sums_size = sums ? pitch / BLOCK * LANES : 0;
+    const int64_t gated_size = projection->is_gated ? rows * projection->outputs : 0;
+    const int64_t size = prepared_size + sums_size + gated_size;
+    float *memory = size ? malloc((size_t)size * sizeof *memory) : NULL;
+    if (size && !memory)
+        return 1;
+    float *block_sums = memory + prepared_size;
+    struct work work = {
+        projection, {prepares ? memory : input, block_sums, rows, pitch}, residual, block_sums + sums_size, output
+    };
+    if (prepares)
+        for (int64_t row = 0; row < rows; row++) {
+            float *to = memory + row * pitch;
+            if (projection->norm.kind)
+                normalize(&projection->norm, input + row * columns, columns, to);
+            else
+                memcpy(to, input + row * columns, (size_t)columns * sizeof *to);
+            memset(to + columns, 0, (size_t)(pitch - columns) * sizeof *to);
+        }
+    if (sums)
+        sum_blocks(work.inputs.values, pitch, block_sums);
+    team_run(project_share, &work, multiplications(projection, rows));
+    free(memory);
+    return 0;
+}
+
+/* Normalise `rows` rows of `input` [rows, columns] to `output`. */
+void genx_normalize(const struct norm *norm, const float *input, float *output, int64_t rows, int64_t columns)
+{
+    for (int64_t row = 0; row < rows; row++)
+        normalize(norm, input + row * columns, columns, output + row * columns);
+}

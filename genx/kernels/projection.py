@@ -1,0 +1,158 @@
+"""One projection of a block with what stands before and after it, in one native call or by torch.
+
+Shapes: see the legend in genx/core/base_model.py; O outputs and I inputs; N rows, the B * T of a step.
+"""
+
+from collections.abc import Mapping, Sequence
+from ctypes import byref
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from genx.core.feed_forward import Activation, activation
+from genx.core.norm import RMSNorm, UnitOffsetRMSNorm
+from genx.kernels.library import ACTIVATIONS, NORMS, Library, Matrix, Norm, ProjectionStructure
+
+ROWS_MAX = 24
+"""N up to which a native call is faster than float32 weights in memory and torch's product."""
+
+_NATIVE_ACTIVATIONS: Mapping[Activation | None, int] = {
+    None: ACTIVATIONS["identity"],
+    activation("silu"): ACTIVATIONS["silu"],
+    activation("gelu_new"): ACTIVATIONS["tanh_gelu"],
+    activation("gelu"): ACTIVATIONS["gelu"],
+    activation("relu"): ACTIVATIONS["relu"],
+}
+
+
+class NormTensors:
+    """A norm's weights as native operations want them, kept alive."""
+
+    def __init__(self, norm: nn.Module) -> None:
+        """
+        Args:
+            norm: a module of one of the types that `is_known_norm` names, on the CPU.
+        """
+        self.bias: Tensor | None = None
+        kind = "root mean square"
+        if isinstance(norm, UnitOffsetRMSNorm):
+            self.weight = 1.0 + norm.weight.detach().float()
+        elif isinstance(norm, nn.LayerNorm):
+            kind = "layer norm"
+            self.weight = norm.weight.detach().float().contiguous()
+            self.bias = norm.bias.detach().float().contiguous()
+        else:
+            assert isinstance(norm, RMSNorm)
+            self.weight = norm.weight.detach().float().contiguous()
+        bias = None if self.bias is None else self.bias.data_ptr()
+        self.structure = Norm(self.weight.data_ptr(), bias, NORMS[kind], norm.eps)
+
+
+def is_known_norm(norm: nn.Module) -> bool:
+    """Whether native operations can normalise as this module does."""
+    return type(norm) in (RMSNorm, UnitOffsetRMSNorm, nn.LayerNorm)
+
+
+class Multiplier(Protocol):
+    """A linear layer as a projection uses it: y = x W^T + b."""
+
+    in_features: int
+    out_features: int
+
+    def matrix(self) -> Matrix:
+        """What native operations are told; the memory lives as long as the layer."""
+
+    def multiply(self, hidden: Tensor) -> Tensor:
+        """`hidden` [..., I] to [..., O] by torch."""
+
+
+class Projection:
+    """norm -> linear layers side by side -> biases -> activation, or activation(first) * second -> + residual."""
+
+    def __init__(
+        self,
+        linears: Sequence[Multiplier],
+        native: Library | None,
+        *,
+        norm: nn.Module | None = None,
+        activate: Activation | None = None,
+        gated: bool = False,
+    ) -> None:
+        """
+        Args:
+            linears: one to three, of the same I.
+            native: the compiled operations, or None to have torch do all.
+            norm: applied to the input; a type that `is_known_norm` knows.
+            activate: applied to the outputs; by torch alone unless it is one of the core's.
+            gated: two linears of the same O, of which the activated first gates the second.
+        """
+        self.columns = linears[0].in_features
+        sizes = [linear.out_features for linear in linears]
+        assert all(linear.in_features == self.columns for linear in linears)
+        assert 1 <= len(linears) <= 3
+        assert not gated or (len(sizes) == 2 and sizes[0] == sizes[1])
+        assert norm is None or is_known_norm(norm)
+        self.outputs = sizes[0] if gated else sum(sizes)
+        self._linears = tuple(linears)
+        self._norm = norm
+        self._activate = activate
+        self._gated = gated
+        self._native = native if activate in _NATIVE_ACTIVATIONS else None
+        if self._native is not None:
+            self._norm_tensors = None if norm is None else NormTensors(norm)
+            self._structure = ProjectionStructure(
+                (Matrix * 3)(*(linear.matrix() for linear in linears)),
+                len(linears),
+                self.columns,
+                self.outputs,
+                _NATIVE_ACTIVATIONS[activate],
+                gated,
+                Norm() if self._norm_tensors is None else self._norm_tensors.structure,
+            )
+            self._argument = byref(self._structure)
+
+    def __call__(self, hidden: Tensor, residual: Tensor | None = None) -> Tensor:
+        """`hidden` [..., I] to [..., O], plus `residual` [..., O] if there is one. All float32."""
+        rows = hidden.numel() // self.columns
+        if self._native is None or not 0 < rows <= ROWS_MAX:
+            return self.by_torch(hidden, residual)
+        hidden = hidden.contiguous()
+        check_input(hidden, (*hidden.shape[:-1], self.columns))
+        output = hidden.new_empty((*hidden.shape[:-1], self.outputs))
+        address = None
+        if residual is not None:
+            check_input(residual, output.shape)
+            address = residual.data_ptr()
+        if self._native.project(self._argument, hidden.data_ptr(), address, output.data_ptr(), rows):
+            raise MemoryError
+        return output
+
+    def by_torch(self, hidden: Tensor, residual: Tensor | None = None) -> Tensor:
+        """The same by torch: the reference, and for many rows the faster one."""
+        parts = self.separate(hidden)
+        if self._gated:
+            parts = [parts[0].mul_(parts[1])]
+        output = parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
+        return output if residual is None else output.add_(residual)
+
+    def separate(self, hidden: Tensor) -> list[Tensor]:
+        """Each linear layer's outputs [..., O] for `hidden` [..., I], by torch; the first one activated."""
+        normalized = hidden if self._norm is None else self._norm(hidden)
+        parts = [linear.multiply(normalized) for linear in self._linears]
+        if self._activate is not None:
+            parts[0] = self._activate(parts[0])
+        return parts
+
+
+def check_input(tensor: Tensor, shape: Sequence[int]) -> None:
+    """Refuse what a native operation would misread.
+
+    Raises:
+        ValueError: another shape, dtype, device or layout.
+    """
+    if tensor.shape != shape or tensor.dtype != torch.float32 or not tensor.is_contiguous() or not tensor.is_cpu:
+        raise ValueError(
+            f"the input is {tensor.dtype} {list(tensor.shape)} on {tensor.device}; "
+            f"allowed: torch.float32 {list(shape)} on the CPU, contiguous"
+        )
