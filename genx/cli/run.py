@@ -2,10 +2,11 @@
 
 import typer
 
-from genx.cli import options
+from genx.cli import options, rows_options
 from genx.cli.commands import GroupedCommand
 from genx.cli.options import number, whole_number, whole_numbers
 from genx.cli.requests import ModelRequest, OutputRequest, PromptRequest, check_prompt_request
+from genx.cli.rows_options import check_no_rows_options
 from genx.engine.device import check_device_and_dtype
 from genx.engine.prompt import check_truncate
 from genx.engine.settings import RequestedSettings, check_requested
@@ -50,12 +51,30 @@ def run(
     stats: options.Stats = False,
     explain: options.Explain = False,
     quiet: options.Quiet = False,
+    input: rows_options.Input = None,
+    output: rows_options.OutputFile = None,
+    format: rows_options.Format = None,
+    input_format: rows_options.InputFormat = None,
+    field: rows_options.Field = None,
+    template: rows_options.PromptTemplate = None,
+    separator: rows_options.Separator = None,
+    samples: rows_options.Samples = None,
+    batch_size: rows_options.BatchSize = None,
+    kv_memory: rows_options.KvMemory = None,
+    batch_invariant: rows_options.BatchInvariant = False,
+    verify_batch: rows_options.VerifyBatch = None,
+    resume: rows_options.Resume = False,
+    retry_errors: rows_options.RetryErrors = False,
+    overwrite: rows_options.Overwrite = False,
+    unordered: rows_options.Unordered = False,
+    count: rows_options.Count = False,
 ) -> int:
-    """Generate text from a prompt and stream it to stdout.
+    """Generate text from a prompt and stream it to stdout, or answer files of prompts row by row (-i).
 
-    PROMPT is read from stdin if it is - or absent and no --file or --ids is given. All but the text goes to stderr,
-    which off a terminal is silent unless something is wrong or --stats is given.
+    PROMPT is read from stdin if it is - or absent and no --file, --ids or --input is given. All but the text goes to
+    stderr, which off a terminal is silent unless something is wrong or --stats is given.
     """
+    values = dict(locals())
     requested = RequestedSettings(
         max_new_tokens=whole_number("max_new_tokens", max_new_tokens),
         do_sample=sample,
@@ -88,11 +107,19 @@ def run(
     check_truncate(truncate)
     check_prompt_request(asked)
     wanted = _model_request(model, device, dtype, whole_number("threads", threads))
-    output = OutputRequest(special, echo, not no_stream, json, stats, explain, quiet)
+    shown = OutputRequest(special, echo, not no_stream, json, stats, explain, quiet)
+    if input is not None:
+        from genx.cli.rows_request import read_rows_request
+
+        rows = read_rows_request(values)
+        from genx.cli.rows import run_rows
+
+        return run_rows(context.obj, wanted, asked, requested, shown, rows)
+    check_no_rows_options(values)
 
     from genx.cli.session import run_prompt  # reads files and imports torch; a usage error should do neither
 
-    return run_prompt(context.obj, wanted, asked, requested, output)
+    return run_prompt(context.obj, wanted, asked, requested, shown)
 
 
 def _model_request(model: str | None, device: str, dtype: str, threads: int | None) -> ModelRequest:

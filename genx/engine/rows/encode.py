@@ -56,6 +56,14 @@ class Encoding:
         ids = map(self.tokenizer.special_token_id, stop)
         return frozenset(token_id for token_id in ids if token_id is not None)
 
+    def key(self, row: Row, prompt: Prompt) -> str | None:
+        """The key of the answer to this prompt of a row."""
+        return row.key(truncate=self.truncate) if prompt.dropped else row.key()
+
+    def possible_keys(self, row: Row) -> list[str | None]:
+        """The keys that a row's answer may have, whether or not its prompt has to be cut."""
+        return [row.key()] if self.truncate is None else [row.key(), row.key(truncate=self.truncate)]
+
     def decoder(self) -> TextDecoder:
         """What decodes one answer."""
         return self.tokenizer.incremental(skip_special_tokens=not self.special)

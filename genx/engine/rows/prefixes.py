@@ -32,7 +32,7 @@ def shared_length(ids: Sequence[int], others: Iterable[Sequence[int]]) -> int:
 
     At least one id is left for the prompt itself, whose logits choose its first token.
     """
-    longest = max((_common(ids, other) for other in others), default=0)
+    longest = max((common_length(ids, other) for other in others), default=0)
     longest = min(longest, len(ids) - 1)
     return longest if longest >= _SHORTEST else 0
 
@@ -74,7 +74,7 @@ class Prefixes:
             del self._kept[0]
 
 
-def _common(ids: Sequence[int], other: Sequence[int]) -> int:
-    return next(
-        (place for place, (a, b) in enumerate(zip(ids, other, strict=False)) if a != b), min(len(ids), len(other))
-    )
+def common_length(ids: Sequence[int], other: Sequence[int]) -> int:
+    """How many first ids two sequences have in common."""
+    pairs = enumerate(zip(ids, other, strict=False))
+    return next((place for place, (a, b) in pairs if a != b), min(len(ids), len(other)))

@@ -121,18 +121,14 @@ class RowsRun:
 
     def _job(self, row: Row) -> Job | None:
         """The job of a row; a row that cannot be one is written as failed."""
-        key = None
         try:
             if row.settings is None:
                 raise GenxError(row.error or "the row asks for nothing")
-            key = row.key()
             prompt = self._encoding.prompt(row)
         except GenxError as error:
-            self._write(row, answer_object(row, failed_summary(str(error)), key))
+            self._write(row, answer_object(row, failed_summary(str(error)), row.key()))
             return None
-        if prompt.dropped:
-            key = row.key(**truncated(self._encoding))
-        self._pending[row.place] = row, key
+        self._pending[row.place] = row, self._encoding.key(row, prompt)
         return Job(
             row.place,
             prompt,
@@ -157,14 +153,3 @@ class RowsRun:
 
     def _count(self, **changes: int) -> None:
         self.tally = replace(self.tally, **changes)
-
-
-def truncated(encoding: Encoding) -> dict[str, str | None]:
-    """What a row's key holds beside the rest if its prompt was cut."""
-    return {"truncate": encoding.truncate}
-
-
-def possible_keys(row: Row, encoding: Encoding) -> list[str | None]:
-    """The keys that a row's answer may have, whether or not its prompt had to be cut."""
-    keys = [row.key()]
-    return keys if encoding.truncate is None else [*keys, row.key(**truncated(encoding))]

@@ -4,9 +4,11 @@ import gzip
 import io
 import json
 import os
+import shutil
+import tempfile
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import BinaryIO
@@ -47,7 +49,21 @@ class Source:
     format: InputFormat
     open: Callable[[], BinaryIO]
     path_in_folder: str | None = None
-    is_stdin: bool = False
+    can_be_read_again: bool = True
+
+    def again(self) -> "Source":
+        """This source as one that can be read again; a pipe is read to its end and kept in a temporary file."""
+        if self.can_be_read_again:
+            return self
+        kept = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the source; it has no name)
+        with self.open() as stream:
+            shutil.copyfileobj(stream, kept)
+
+        def read() -> BinaryIO:
+            kept.seek(0)
+            return _plain(os.fdopen(os.dup(kept.fileno()), "rb"))
+
+        return replace(self, open=read, can_be_read_again=True)
 
 
 def find_sources(inputs: Sequence[str], stdin: BinaryIO, chosen: InputFormat | None = None) -> list[Source]:
@@ -114,7 +130,7 @@ def _file(path: Path, name: str, chosen: InputFormat, inside: str | None = None)
     def read() -> BinaryIO:
         return _plain(path.open("rb"))
 
-    return Source(name, chosen, read, inside)
+    return Source(name, chosen, read, inside, can_be_read_again=path.is_file())
 
 
 def _stdin(stdin: BinaryIO, chosen: InputFormat | None) -> Source:
@@ -125,7 +141,7 @@ def _stdin(stdin: BinaryIO, chosen: InputFormat | None) -> Source:
         raise UsageError(f"stdin cannot be read: {error}") from error
     if chosen is None:
         chosen = InputFormat.JSONL if _begins_json_lines(head) else InputFormat.TXT
-    return Source("stdin", chosen, lambda: stream, is_stdin=True)
+    return Source("stdin", chosen, lambda: stream, can_be_read_again=False)
 
 
 def _begins_json_lines(head: bytes) -> bool:

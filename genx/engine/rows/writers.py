@@ -157,8 +157,8 @@ class AnswerFile:
         """
         self.path = path
         try:
-            self._stream = path.open("r+b" if path.exists() else "w+b")
-            if path.is_file():
+            self._stream = path.open("r+b" if path.is_file() else "wb")
+            if path.is_file():  # no pipe or device
                 self._stream.truncate(keep_bytes)
                 self._stream.seek(keep_bytes)
         except OSError as error:

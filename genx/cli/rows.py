@@ -1,0 +1,219 @@
+"""One run over files of prompts, from the checkpoint's folder to the closing line on stderr."""
+
+from typing import TYPE_CHECKING
+
+from genx.checkpoint import read_generation_defaults, resolve_model
+from genx.cli.flags import spell_flag
+from genx.cli.interrupt import Interruption
+from genx.cli.loading import load_model, load_tokenizer, read_config
+from genx.cli.output import Output
+from genx.cli.requests import ModelRequest, OutputRequest, PromptRequest
+from genx.cli.rows_progress import RowsProgress
+from genx.cli.rows_request import RowsRequest
+from genx.cli.status import Status, forwarded_warnings
+from genx.cli.terminal import Terminal
+from genx.engine.device import choose_device, choose_dtype
+from genx.engine.rows.encode import Encoding
+from genx.engine.rows.formats import AnswerFormat, OutputFormat, answer_format
+from genx.engine.rows.identity import model_digest
+from genx.engine.rows.plan import Plan
+from genx.engine.rows.resume import Resumption, match_rows
+from genx.engine.rows.sources import Source, find_sources
+from genx.engine.rows.target import Leftovers, Target
+from genx.engine.rows.writers import Ordered, Unordered, Writer
+from genx.engine.settings import RequestedSettings
+from genx.errors import ExitCode
+
+if TYPE_CHECKING:
+    from genx.core.base_model import BaseModel
+    from genx.engine.rows.run import RowsRun, Tally
+
+
+def run_rows(
+    terminal: Terminal,
+    wanted: ModelRequest,
+    asked: PromptRequest,
+    requested: RequestedSettings,
+    output: OutputRequest,
+    rows: RowsRequest,
+) -> int:
+    """Answer files of prompts and return the exit code.
+
+    Raises:
+        GenxError: nothing can be run, or it cannot go on; what is done stays.
+        BrokenPipeError: whoever read stdout has gone.
+    """
+    return _Session(terminal, wanted, asked, requested, output, rows).run()
+
+
+class _Session:
+    """The parts of one run, made one after the other: what can be refused is refused before weights are read."""
+
+    def __init__(
+        self,
+        terminal: Terminal,
+        wanted: ModelRequest,
+        asked: PromptRequest,
+        requested: RequestedSettings,
+        output: OutputRequest,
+        rows: RowsRequest,
+    ) -> None:
+        self._terminal = terminal
+        self._wanted = wanted
+        self._asked = asked
+        self._output = output
+        self._rows = rows
+        self._target = None if rows.output is None else Target(rows.output)
+        if self._target is not None and not rows.count:
+            self._target.check(may_exist=rows.resume or rows.overwrite)
+        self._folder = resolve_model(wanted.model)
+        self._defaults = read_generation_defaults(self._folder)
+        self._plan = self._make_plan(requested)
+        self._encoding = self._make_encoding()
+
+    def run(self) -> int:
+        with Status(self._terminal, shown=not self._output.quiet) as status, forwarded_warnings(status.warn):
+            status.show("reading the input")
+            answers = self._answers()
+            left, resumption = self._resumption(answers)
+            total = self._total(resumption)
+            model = load_model(self._folder, self._wanted, status)
+            writer = self._writer(answers, left, resumption, status)
+            run = self._make_run(model, answers, writer, resumption)
+            progress = RowsProgress(self._terminal, status, total, quiet=self._output.quiet)
+            was_interrupted = self._generate(run, progress)
+            if not was_interrupted:
+                self._verify(run, model, status)
+        if not self._output.quiet or self._output.stats:
+            self._terminal.say(f"genx: {progress.closing_line(run.tally)}")
+        if was_interrupted:
+            hint = "; --resume goes on from here" if self._target is not None else ""
+            self._terminal.say(f"genx: stopped before the last row{hint}")
+            return ExitCode.INTERRUPTED
+        return _exit_code(run.tally)
+
+    def _make_plan(self, requested: RequestedSettings) -> Plan:
+        rows = self._rows
+        device = choose_device(self._wanted.device)
+        plan = Plan(
+            sources=self._sources(),
+            separator=rows.separator,
+            fields=rows.fields,
+            requested=requested,
+            defaults=self._defaults,
+            samples=rows.samples,
+            run={
+                "model": model_digest(self._folder),
+                "device": device,
+                "dtype": choose_dtype(self._wanted.dtype, device) or "stored",
+                "system": self._asked.system,
+                "raw": self._asked.raw,
+                "parse_special": self._asked.parse_special,
+                "special": self._output.special,
+            },
+        )
+        settings = plan.common_settings
+        if settings.unused:
+            flags = ", ".join(map(spell_flag, settings.unused))
+            self._terminal.say(f"genx: warning: --greedy takes the most likely token; not used: {flags}")
+        return plan
+
+    def _sources(self) -> list[Source]:
+        sources = find_sources(self._rows.inputs, self._terminal.stdin, self._rows.input_format)
+        # To resume, rows are matched with the answers first; the header of a CSV names the fields of the first row.
+        reads_twice = self._rows.resume or self._rows.format is OutputFormat.CSV
+        return [source.again() for source in sources] if reads_twice else sources
+
+    def _make_encoding(self) -> Encoding:
+        config = read_config(self._folder)
+        tokenizer = load_tokenizer(self._folder, required=True)
+        assert tokenizer is not None
+        return Encoding(
+            tokenizer,
+            config.max_position_embeddings,
+            config.vocab_size,
+            system=self._asked.system,
+            raw=self._asked.raw,
+            parse_special=self._asked.parse_special,
+            bos_token_id=self._defaults.bos_token_id,
+            truncate=self._asked.truncate,
+            special=self._output.special,
+        )
+
+    def _answers(self) -> AnswerFormat:
+        if self._rows.format is not OutputFormat.CSV:
+            return answer_format(self._rows.format, ())
+        first = next((row for row in self._plan.rows() if row is not None), None)
+        return answer_format(self._rows.format, () if first is None else tuple(first.passed))
+
+    def _resumption(self, answers: AnswerFormat) -> tuple[Leftovers, Resumption]:
+        if not self._rows.resume or self._target is None:
+            return Leftovers(), Resumption()
+        left = self._target.leftovers(answers)
+        resumption = match_rows(
+            self._plan.rows(),
+            left.in_file,
+            left.parked,
+            self._encoding.possible_keys,
+            retry_errors=self._rows.retry_errors,
+            in_order=not self._rows.unordered,
+        )
+        return left, resumption
+
+    def _total(self, resumption: Resumption) -> int | None:
+        if self._rows.resume:
+            return resumption.rows
+        return self._plan.count() if all(source.can_be_read_again for source in self._plan.sources) else None
+
+    def _writer(self, answers: AnswerFormat, left: Leftovers, resumption: Resumption, status: Status) -> Writer:
+        in_order = not self._rows.unordered
+        if self._target is not None:
+            return self._target.writer(answers, left, resumption, in_order=in_order)
+        out = Output(self._terminal)
+
+        def emit(answer: bytes) -> None:
+            if self._terminal.stdout_is_terminal:
+                status.hide()  # both may share the terminal
+            out.write(answer.decode("utf-8"))
+
+        emit(answers.header().encode())
+        return Ordered(emit, end=out.close) if in_order else Unordered(emit, end=out.close)
+
+    def _make_run(self, model: "BaseModel", answers: AnswerFormat, writer: Writer, resumption: Resumption) -> "RowsRun":
+        from genx.engine.free_memory import free_memory_bytes
+        from genx.engine.rows.batch import Batch
+        from genx.engine.rows.budget import worked_out_budget
+        from genx.engine.rows.run import RowsRun
+
+        cache_bytes = self._rows.kv_memory
+        if cache_bytes is None:
+            cache_bytes = worked_out_budget(free_memory_bytes(choose_device(self._wanted.device)))
+        batch = Batch(model, size=self._rows.batch_size, cache_bytes=cache_bytes, clock=self._terminal.clock)
+        return RowsRun(self._plan, self._encoding, batch, answers, writer, resumption, self._rows.verified)
+
+    def _generate(self, run: "RowsRun", progress: RowsProgress) -> bool:
+        """Generate all rows; return whether Ctrl-C ended it early."""
+        with Interruption() as interruption:
+            for tally in run.steps(interruption.requested):
+                progress.show(tally)
+            return interruption.requested()
+
+    def _verify(self, run: "RowsRun", model: "BaseModel", status: Status) -> None:
+        from genx.engine.rows.verify import differences
+
+        sampled = run.sampled()
+        if not self._rows.verified:
+            return
+        status.show("generating rows again, alone")
+        differing = list(differences(model, sampled))
+        for line in differing:
+            status.warn(line)
+        if not differing:
+            status.hide()
+            self._terminal.say(f"genx: {len(sampled):,} rows generated again, alone: the same tokens")
+
+
+def _exit_code(tally: "Tally") -> int:
+    if not tally.failed:
+        return ExitCode.OK
+    return ExitCode.FAILED if tally.failed == tally.rows else ExitCode.SOME_ROWS_FAILED
