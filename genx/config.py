@@ -52,6 +52,8 @@ class RopeConfig:
     theta: float = 10_000.0
     kind: str = "default"
     scaling: Mapping[str, Any] = field(default_factory=dict)
+    partial: float = 1.0
+    """The share of a head's channels that rotate, from the first on."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,8 @@ class ModelConfig:
                 "allowed: key/value heads that divide the attention heads"
             )
         dropout = values.get("dropout", 0.0)
-        known = {f.name for f in dataclasses.fields(cls)} | {"rope_theta", "rope_scaling", "rope_parameters", "dropout"}
+        known = {f.name for f in dataclasses.fields(cls)} | {"rope_theta", "rope_scaling", "rope_parameters"}
+        known |= {"partial_rotary_factor", "dropout"}
         config = cls(
             model_type=model_type,
             vocab_size=_required(values, "vocab_size"),
@@ -164,10 +167,14 @@ class ModelConfig:
         fields += ["num_key_value_heads", "head_dim", "sliding_window"] if rotary else ["embd_pdrop", "resid_pdrop"]
         if self.num_local_experts:
             fields += ["num_local_experts", "num_experts_per_tok"]
-        written: dict[str, Any] = {**self.extra, "model_type": self.model_type}
+        # Where these are absent, other software takes ids of the family's published models.
+        written: dict[str, Any] = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+        written.update(self.extra, model_type=self.model_type)
         written.update({names.get(name, name): getattr(self, name) for name in fields})
         if rotary:
-            written["rope_theta"] = self.rope.theta
+            written[names.get("rope_theta", "rope_theta")] = self.rope.theta
+            if self.rope.partial != 1 or "partial_rotary_factor" in names:
+                written[names.get("partial_rotary_factor", "partial_rotary_factor")] = self.rope.partial
             if self.rope.kind != "default":
                 written["rope_scaling"] = {"rope_type": self.rope.kind, **self.rope.scaling}
         return written
@@ -179,6 +186,7 @@ _FIELD_NAMES: Mapping[str, str] = {
     "rms_norm_eps": "norm_eps",
     "layer_norm_eps": "norm_eps",
     "layer_norm_epsilon": "norm_eps",
+    "norm_epsilon": "norm_eps",
     "attention_dropout": "attn_pdrop",
 }
 
@@ -294,4 +302,8 @@ def _read_rope(values: Mapping[str, Any]) -> RopeConfig:
     theta = _number({"rope_theta": theta}, "rope_theta", 0.0)
     if theta <= 0:
         raise ConfigError(f"rope_theta is {theta!r}; allowed: a finite number above 0")
-    return RopeConfig(theta=theta, kind=kind, scaling=scaling)
+    partial = scaling.pop("partial_rotary_factor", values.get("partial_rotary_factor", 1.0))
+    partial = _number({"partial_rotary_factor": partial}, "partial_rotary_factor", 1.0)
+    if not 0 < partial <= 1:
+        raise ConfigError(f"partial_rotary_factor is {partial!r}; allowed: above 0 and at most 1")
+    return RopeConfig(theta=theta, kind=kind, scaling=scaling, partial=partial)

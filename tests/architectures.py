@@ -30,7 +30,8 @@ class Recipe:
     config: str  # transformers' configuration class
     sizes: Mapping[str, Any]
     visible: Mapping[str, Any] = field(default_factory=dict)
-    rope: bool = True
+    rope: bool = True  # whether rope_parameters hold one theta for all layers and channels
+    positions: str = "max_position_embeddings"
 
 
 _LLAMA_SIZES = {
@@ -47,6 +48,19 @@ _LLAMA_SIZES = {
     "eos_token_id": None,
     "pad_token_id": None,
 }
+_WITHOUT_HEAD_DIM = {name: size for name, size in _LLAMA_SIZES.items() if name != "head_dim"}
+_LAYER_NORM_SIZES = {name: size for name, size in _WITHOUT_HEAD_DIM.items() if name != "rms_norm_eps"}
+_NEOX_SIZES = {name: size for name, size in _LAYER_NORM_SIZES.items() if name != "num_key_value_heads"}
+_PARTIAL = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
+_YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 1.5e5,
+    "factor": 4.0,
+    "beta_fast": 8.0,
+    "beta_slow": 1.0,
+    "truncate": False,
+    "original_max_position_embeddings": 10,
+}
 _GPT_SIZES = {"vocab_size": VOCAB, "n_embd": 36, "n_layer": 3, "n_head": 3, "n_positions": CONTEXT}
 _NO_IDS = {"bos_token_id": None, "eos_token_id": None}
 
@@ -56,12 +70,14 @@ RECIPES: Mapping[str, Recipe] = {
         {**_GPT_SIZES, "layer_norm_epsilon": 1e-3},
         {"layer_norm_epsilon": 3e-3, "afn": "relu"},
         rope=False,
+        positions="n_positions",
     ),
     "gpt2": Recipe(
         "GPT2Config",
         {**_GPT_SIZES, **_NO_IDS, "n_inner": 28, "layer_norm_epsilon": 1e-3},
         {"layer_norm_epsilon": 3e-3, "activation_function": "gelu"},
         rope=False,
+        positions="n_positions",
     ),
     "llama": Recipe("LlamaConfig", _LLAMA_SIZES, {"rms_norm_eps": 3e-3, "hidden_act": "gelu"}),
     "llama-tied": Recipe(
@@ -89,6 +105,67 @@ RECIPES: Mapping[str, Recipe] = {
         "GemmaConfig",
         {**_LLAMA_SIZES, "num_key_value_heads": 1, "head_dim": 16},
         {"hidden_activation": "gelu", "rms_norm_eps": 3e-3},
+    ),
+    "qwen2": Recipe(
+        "Qwen2Config",
+        {**_WITHOUT_HEAD_DIM, "use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1},
+        {"sliding_window": 7, "layer_types": ["sliding_attention"] * 3},
+    ),
+    "qwen3": Recipe("Qwen3Config", _LLAMA_SIZES, {"rms_norm_eps": 3e-3}),
+    "qwen3-moe": Recipe(
+        "Qwen3MoeConfig",
+        {**_LLAMA_SIZES, "hidden_size": 40, "moe_intermediate_size": 24, "num_experts": 5, "num_experts_per_tok": 2}
+        | {"mlp_only_layers": [1], "norm_topk_prob": True},
+        {"norm_topk_prob": False, "num_experts_per_tok": 3},
+    ),
+    "gemma2": Recipe(
+        "Gemma2Config",
+        {**_LLAMA_SIZES, "sliding_window": 6, "query_pre_attn_scalar": 13, "tie_word_embeddings": False}
+        | {"attn_logit_softcapping": 20.0, "final_logit_softcapping": 25.0},
+        {"sliding_window": 7, "query_pre_attn_scalar": 14, "attn_logit_softcapping": 21.0}
+        | {"final_logit_softcapping": None, "hidden_activation": "gelu"},
+    ),
+    "gemma3": Recipe(
+        "Gemma3TextConfig",
+        {**_LLAMA_SIZES, "sliding_window": 5, "query_pre_attn_scalar": 13, "tie_word_embeddings": False}
+        | {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+        {"sliding_window": 6, "layer_types": ["full_attention"] * 3, "query_pre_attn_scalar": 14}
+        | {"rope_parameters": {"full_attention": {"rope_theta": 9e5}, "sliding_attention": {"rope_theta": 1e4}}},
+        rope=False,
+    ),
+    "phi3": Recipe("Phi3Config", {**_WITHOUT_HEAD_DIM, "sliding_window": 7}, {"sliding_window": 8}),
+    "phi3-partial": Recipe(
+        "Phi3Config",
+        {**_WITHOUT_HEAD_DIM, "hidden_size": 48} | {"rope_parameters": _PARTIAL | {"partial_rotary_factor": 0.75}},
+        {"rope_parameters": _PARTIAL | {"partial_rotary_factor": 0.5}},
+        rope=False,
+    ),
+    "gpt-neox": Recipe(
+        "GPTNeoXConfig",
+        {**_NEOX_SIZES, "hidden_size": 48, "layer_norm_eps": 1e-3} | {"rope_parameters": _PARTIAL},
+        {"layer_norm_eps": 3e-3, "use_parallel_residual": False, "rope_parameters": {**_PARTIAL, "rope_theta": 9e3}},
+        rope=False,
+    ),
+    "olmo2": Recipe("Olmo2Config", _WITHOUT_HEAD_DIM, {"rms_norm_eps": 3e-3}),
+    "smollm3": Recipe(
+        "SmolLM3Config", {**_WITHOUT_HEAD_DIM, "no_rope_layer_interval": 2}, {"no_rope_layers": [1, 1, 1]}
+    ),
+    "starcoder2": Recipe(
+        "Starcoder2Config",
+        {**_LAYER_NORM_SIZES, "sliding_window": 6, "norm_epsilon": 1e-3},
+        {"norm_epsilon": 3e-3, "sliding_window": 7, "hidden_act": "gelu"},
+    ),
+    "cohere": Recipe(
+        "CohereConfig",
+        {**_LAYER_NORM_SIZES, "layer_norm_eps": 1e-3, "logit_scale": 0.25, "use_qk_norm": True},
+        {"layer_norm_eps": 3e-3, "logit_scale": 0.3},
+    ),
+    "gpt-oss": Recipe(
+        "GptOssConfig",
+        {**_LLAMA_SIZES, "hidden_size": 40, "intermediate_size": 24, "num_local_experts": 4, "num_experts_per_tok": 2}
+        | {"sliding_window": 6, "rope_parameters": _YARN},
+        {"sliding_window": 7, "swiglu_limit": 3.0, "rope_parameters": {**_YARN, "factor": 5.0}},
+        rope=False,
     ),
 }
 

@@ -4,6 +4,9 @@ Vaswani et al. 2017, arXiv:1706.03762, section 3.2; grouped-query attention: Ain
 Shapes: see the legend in genx/core/base_model.py.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -14,6 +17,23 @@ from genx.core.positions import Positions
 from genx.core.rope import apply_rotary
 
 
+@dataclass(frozen=True)
+class Scoring:
+    """How a query scores a key, where it is not their product over the square root of D."""
+
+    scale: float | None = None
+    """Multiplies the product; None is 1 / sqrt(D)."""
+
+    softcap: float | None = None
+    """Scores are bent to stay within this: cap * tanh(score / cap) (Gemma Team 2024, arXiv:2408.00118, section 2)."""
+
+    sinks: Tensor | None = None
+    """[H], a score of each head that takes part in the softmax and has no value (OpenAI 2025, arXiv:2508.10925)."""
+
+
+PLAIN_SCORING = Scoring()
+
+
 def attend(
     query: Tensor,
     key: Tensor,
@@ -22,6 +42,7 @@ def attend(
     entry: Entry | None,
     window: int | None = None,
     dropout: float = 0.0,
+    scoring: Scoring = PLAIN_SCORING,
 ) -> tuple[Tensor, Entry | None]:
     """Each query's mix of the values whose keys it may see, the cached ones included.
 
@@ -33,44 +54,82 @@ def attend(
         entry: the layer's cache, or None.
         window: each query sees itself and this many positions less one before it; None for all.
         dropout: probability with which a weight is dropped.
+        scoring: how a query scores a key.
 
     Returns:
         [B, T, H * D], and the next cache entry.
     """
     if isinstance(entry, RowEntries):
-        return _attend_rows(query, key, value, step, entry, window, dropout)
+        return _attend_rows(query, key, value, step, entry, window, dropout, scoring)
     if entry is None:
         mask = step.new_mask(window)
     else:
         key, value, mask, entry = entry.attended(key, value, step)
     batch, heads, length, head_dim = query.shape
     groups = key.size(1)
-    if length == 1 and groups < heads and mask is None:
+    if scoring.softcap is not None or scoring.sinks is not None:
+        mixed = _mix_by_hand(query, key, value, mask, dropout, scoring)  # [B, H, T, D]
+    elif length == 1 and groups < heads and mask is None:
         # One query position: the H/G heads of a group are then just rows of queries over the same keys.
         grouped = query.view(batch, groups, heads // groups, head_dim)  # [B, G, H/G, D]
-        mixed = F.scaled_dot_product_attention(grouped, key, value, dropout_p=dropout)
+        mixed = F.scaled_dot_product_attention(grouped, key, value, dropout_p=dropout, scale=scoring.scale)
         return mixed.reshape(batch, 1, heads * head_dim), entry  # [B, 1, H * D]
-    mixed = F.scaled_dot_product_attention(
-        query,
-        key,
-        value,
-        attn_mask=mask,
-        dropout_p=dropout,
-        is_causal=mask is None and length > 1,
-        enable_gqa=groups < heads,
-    )  # [B, H, T, D]
+    else:
+        mixed = F.scaled_dot_product_attention(
+            query,
+            key,
+            value,
+            attn_mask=mask,
+            dropout_p=dropout,
+            is_causal=mask is None and length > 1,
+            scale=scoring.scale,
+            enable_gqa=groups < heads,
+        )  # [B, H, T, D]
     return mixed.transpose(1, 2).reshape(batch, length, heads * head_dim), entry  # [B, T, H * D]
 
 
+def _mix_by_hand(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float, scoring: Scoring
+) -> Tensor:
+    """What no fused operation computes: bent scores, or sinks. Softmax in float32."""
+    batch, heads, length, head_dim = query.shape
+    groups, seen = key.size(1), key.size(2)
+    grouped = query.view(batch, groups, heads // groups, length, head_dim)  # [B, G, H/G, T, D]
+    scores = grouped @ key.unsqueeze(2).transpose(-1, -2)  # [B, G, H/G, T, S]
+    scores = scores * (head_dim**-0.5 if scoring.scale is None else scoring.scale)
+    if scoring.softcap is not None:
+        scores = torch.tanh(scores / scoring.softcap) * scoring.softcap
+    scores = scores.view(batch, heads, length, seen).float()  # [B, H, T, S]
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf"))
+    elif length > 1:
+        scores = scores.masked_fill(~torch.ones_like(scores[0, 0], dtype=torch.bool).tril(), float("-inf"))
+    if scoring.sinks is not None:
+        sinks = scoring.sinks.float().view(1, heads, 1, 1).expand(batch, heads, length, 1)
+        weights = torch.softmax(torch.cat((scores, sinks), dim=-1), dim=-1)[..., :-1]  # [B, H, T, S]
+    else:
+        weights = torch.softmax(scores, dim=-1)
+    weights = F.dropout(weights.to(value.dtype), dropout)
+    grouped = weights.view(batch, groups, heads // groups, length, seen)  # [B, G, H/G, T, S]
+    return (grouped @ value.unsqueeze(2)).view(batch, heads, length, head_dim)  # [B, H, T, D]
+
+
 def _attend_rows(
-    query: Tensor, key: Tensor, value: Tensor, step: Positions, entries: RowEntries, window: int | None, dropout: float
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    step: Positions,
+    entries: RowEntries,
+    window: int | None,
+    dropout: float,
+    scoring: Scoring,
 ) -> tuple[Tensor, RowEntries]:
     mixed: list[Tensor] = []
     following: list[LayerCache] = []
     for row, (row_step, entry) in enumerate(zip(step.row_steps, entries.rows, strict=True)):
         own = slice(row, row + 1)
-        out, after = attend(query[own], key[own], value[own], row_step, entry, window, dropout)  # [1, 1, H * D]
-        mixed.append(out)
+        out, after = attend(query[own], key[own], value[own], row_step, entry, window, dropout, scoring)
+        mixed.append(out)  # [1, 1, H * D]
         assert isinstance(after, LayerCache)
         following.append(after)
     return torch.cat(mixed), RowEntries(following)  # [B, 1, H * D]
@@ -106,13 +165,62 @@ class Attention(nn.Module):
         self, hidden: Tensor, step: Positions, rotary: tuple[Tensor, Tensor], entry: Entry | None
     ) -> tuple[Tensor, Entry | None]:
         """Attention of `hidden` [B, T, C] over itself and the cache: [B, T, C], and the next cache entry."""
-        batch, length, _ = hidden.shape
-        query = self.q_proj(hidden).view(batch, length, self.num_heads, self.head_dim).transpose(1, 2)  # [B, H, T, D]
-        key, value = (
-            projection(hidden).view(batch, length, self.num_key_value_heads, self.head_dim).transpose(1, 2)
-            for projection in (self.k_proj, self.v_proj)
-        )  # [B, G, T, D] each
+        query, key, value = self.project(hidden)
         query, key = apply_rotary(query, *rotary), apply_rotary(key, *rotary)
+        return self.mix(query, key, value, step, entry)
+
+    def project(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries [B, H, T, D], keys and values [B, G, T, D] of `hidden` [B, T, C]."""
+        query, key, value = (
+            projection(hidden).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+            for projection in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        return query, key, value
+
+    def mix(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        step: Positions,
+        entry: Entry | None,
+        scoring: Scoring = PLAIN_SCORING,
+    ) -> tuple[Tensor, Entry | None]:
+        """What `project` gives, rotated, to the block's output [B, T, C], and the next cache entry."""
         dropout = self.dropout if self.training else 0.0
-        mixed, entry = attend(query, key, value, step, entry, self.window, dropout)  # [B, T, H * D]
+        mixed, entry = attend(query, key, value, step, entry, self.window, dropout, scoring)  # [B, T, H * D]
         return self.o_proj(mixed), entry
+
+
+class HeadNormAttention(Attention):
+    """Attention whose queries and keys are normalised head by head (Henry et al. 2020, arXiv:2010.04245)."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        norm: Callable[[int, float], nn.Module],
+        *,
+        window: int | None = None,
+        bias: bool = False,
+        scoring: Scoring = PLAIN_SCORING,
+    ) -> None:
+        """
+        Args:
+            config: sizes.
+            norm: makes a norm of a size and an epsilon.
+            window: as in Attention.
+            bias: whether all four projections have biases.
+            scoring: how a query scores a key.
+        """
+        super().__init__(config, window=window, bias=bias, output_bias=bias)
+        self.q_norm = norm(config.head_dim, config.norm_eps)
+        self.k_norm = norm(config.head_dim, config.norm_eps)
+        self.scoring = scoring
+
+    def forward(
+        self, hidden: Tensor, step: Positions, rotary: tuple[Tensor, Tensor], entry: Entry | None
+    ) -> tuple[Tensor, Entry | None]:
+        """Attention of `hidden` [B, T, C] over itself and the cache: [B, T, C], and the next cache entry."""
+        query, key, value = self.project(hidden)
+        query, key = apply_rotary(self.q_norm(query), *rotary), apply_rotary(self.k_norm(key), *rotary)
+        return self.mix(query, key, value, step, entry, self.scoring)

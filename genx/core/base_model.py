@@ -5,7 +5,7 @@ Legend of shapes, used in every file:
     C hidden size         H query heads                 G key/value heads       D head size
     I inner size of the feed-forward block              V vocabulary            L layers
     E experts             K experts chosen per token    N tokens routed to one expert
-    W window              P prompt tokens
+    W window              P prompt tokens               R channels of a head that rotate
 """
 
 from abc import ABC, abstractmethod

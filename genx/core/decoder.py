@@ -5,6 +5,7 @@ Shapes: see the legend in genx/core/base_model.py.
 
 from collections.abc import Callable, Sequence
 
+import torch
 from torch import Tensor, nn
 
 from genx.config import ModelConfig
@@ -42,10 +43,32 @@ class DecoderLayer(nn.Module):
         return hidden + feed_forward(self.post_attention_layernorm(hidden)), entry
 
 
+class SandwichLayer(nn.Module):
+    """Attention, then a feed-forward block, each between two norms (Gemma Team 2024, arXiv:2408.00118, section 2)."""
+
+    def __init__(self, config: ModelConfig, self_attn: Attention, mlp: nn.Module, norm: Norm) -> None:
+        super().__init__()
+        self.self_attn = self_attn
+        self.mlp = mlp
+        self.input_layernorm = norm(config.hidden_size, config.norm_eps)
+        self.post_attention_layernorm = norm(config.hidden_size, config.norm_eps)
+        self.pre_feedforward_layernorm = norm(config.hidden_size, config.norm_eps)
+        self.post_feedforward_layernorm = norm(config.hidden_size, config.norm_eps)
+
+    def forward(
+        self, hidden: Tensor, step: Positions, rotary: tuple[Tensor, Tensor], entry: Entry | None
+    ) -> tuple[Tensor, Entry | None]:
+        """`hidden` [B, T, C] to [B, T, C], and the next cache entry."""
+        mixed, entry = self.self_attn(self.input_layernorm(hidden), step, rotary, entry)
+        hidden = hidden + self.post_attention_layernorm(mixed)
+        transformed = self.mlp(self.pre_feedforward_layernorm(hidden))
+        return hidden + self.post_feedforward_layernorm(transformed), entry
+
+
 class Decoder(nn.Module):
     """Token embedding, layers, and a last norm."""
 
-    def __init__(self, config: ModelConfig, layers: Sequence[DecoderLayer], norm: Norm) -> None:
+    def __init__(self, config: ModelConfig, layers: Sequence[nn.Module], norm: Norm) -> None:
         super().__init__()
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(layers)
@@ -56,9 +79,12 @@ class Decoder(nn.Module):
         self, hidden: Tensor, step: Positions, cache: Sequence[Entry | None]
     ) -> tuple[Tensor, list[Entry] | None]:
         """Embedded tokens [B, T, C] to the head's input [B, T, C], and the next cache (None unless the step stores)."""
-        rotary = self.rotary(step.positions, hidden.dtype)
         following: list[Entry] = []
-        for layer, entry in zip(self.layers, cache, strict=True):
+        for layer, rotary, entry in zip(self.layers, self.angles(step, hidden.dtype), cache, strict=True):
             hidden, after = layer(hidden, step, rotary, entry)
             following.append(after)
         return self.norm(hidden), following if step.store else None
+
+    def angles(self, step: Positions, dtype: torch.dtype) -> Sequence[tuple[Tensor, Tensor]]:
+        """Each layer's cosines and sines."""
+        return [self.rotary(step.positions, dtype)] * len(self.layers)

@@ -50,3 +50,20 @@ class GatedMLP(nn.Module):
         inner = self.activation(self.gate_proj(hidden)) * self.up_proj(hidden)  # [B, T, I]
         out: Tensor = self.down_proj(inner)
         return out
+
+
+class MLP(nn.Module):
+    """Two linear layers with an activation between, under the names that an architecture's files use."""
+
+    def __init__(self, config: ModelConfig, names: tuple[str, str], bias: bool = True) -> None:
+        super().__init__()
+        self.names = names
+        self.add_module(names[0], nn.Linear(config.hidden_size, config.intermediate_size, bias=bias))
+        self.add_module(names[1], nn.Linear(config.intermediate_size, config.hidden_size, bias=bias))
+        self.activation = activation(config.hidden_act)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """`hidden` [B, T, C] to [B, T, C]."""
+        first, second = map(self.get_submodule, self.names)
+        out: Tensor = second(self.activation(first(hidden)))  # inner: [B, T, I]
+        return out

@@ -3,11 +3,14 @@
 Shapes: see the legend in genx/core/base_model.py.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
 from genx.config import ModelConfig
 from genx.core.feed_forward import activation
+from genx.errors import ConfigError
 
 
 class Expert(nn.Module):
@@ -29,21 +32,57 @@ class Expert(nn.Module):
 class SparseMoe(nn.Module):
     """Each token passes through the K experts that its router scores highest; no other expert is computed."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, experts: Sequence[nn.Module], *, normalize: bool = True) -> None:
+        """
+        Args:
+            config: sizes.
+            experts: E blocks, each from [N, C] to [N, C].
+            normalize: whether the weights of a token's K experts are made to sum to 1.
+
+        Raises:
+            ConfigError: (a ValueError) a token chooses no expert.
+        """
         super().__init__()
+        if config.num_experts_per_tok < 1:
+            raise ConfigError("num_experts_per_tok is 0; allowed: at least 1")
         self.experts_per_token = config.num_experts_per_tok
+        self.normalize = normalize
         self.gate = nn.Linear(config.hidden_size, config.num_local_experts, bias=False)
-        self.experts = nn.ModuleList(Expert(config) for _ in range(config.num_local_experts))
+        self.experts = nn.ModuleList(experts)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """`hidden` [B, T, C] to [B, T, C]."""
         tokens = hidden.flatten(0, 1)  # [B * T, C]
         scores = torch.softmax(self.gate(tokens).float(), dim=-1)  # [B * T, E]
         weights, chosen = scores.topk(self.experts_per_token, dim=-1)  # [B * T, K] each
-        weights = (weights / weights.sum(-1, keepdim=True)).to(hidden.dtype)
+        if self.normalize:
+            weights = weights / weights.sum(-1, keepdim=True)
+        weights = weights.to(hidden.dtype)
         mixed = torch.zeros_like(tokens)
         for expert in sorted(set(chosen.flatten().tolist())):
             token, place = (chosen == expert).nonzero(as_tuple=True)  # [N] each
             output = self.experts[expert](tokens[token])  # [N, C]
             mixed.index_add_(0, token, output * weights[token, place].unsqueeze(-1))
         return mixed.view_as(hidden)
+
+
+def split_experts(tensors: dict[str, Tensor], gate_and_up: tuple[str, str], down: str) -> dict[str, Tensor]:
+    """Stacked experts as views of one expert each; other tensors as they are.
+
+    Args:
+        tensors: those called `....gate_up_proj` [E, 2I, C] and `....down_proj` [E, C, I] are split.
+        gate_and_up: what follows an expert's number in the names of its gate and of its input projection.
+        down: what follows it in the name of its output projection.
+    """
+    split: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        block, _, part = name.rpartition(".")
+        if part not in ("gate_up_proj", "down_proj") or tensor.dim() != 3:
+            split[name] = tensor
+            continue
+        for expert, matrix in enumerate(tensor):
+            if part == "down_proj":
+                split[f"{block}.{expert}.{down}"] = matrix
+            else:
+                split.update(zip((f"{block}.{expert}.{own}" for own in gate_and_up), matrix.chunk(2), strict=True))
+    return split

@@ -20,6 +20,19 @@ class RMSNorm(nn.Module):
         return self.weight * normalized(hidden, self.eps).to(hidden.dtype)
 
 
+class WideRMSNorm(nn.Module):
+    """As RMSNorm, but the weight is applied in float32 before the cast."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.eps = eps
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """`hidden` [..., C] normalised, in its dtype."""
+        return (normalized(hidden, self.eps) * self.weight.float()).to(hidden.dtype)
+
+
 class UnitOffsetRMSNorm(nn.Module):
     """As RMSNorm, but the scale is 1 + weight, summed and applied in float32 before the cast."""
 

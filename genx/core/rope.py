@@ -26,26 +26,30 @@ class RotaryEmbedding(nn.Module):
         self._frequencies = {torch.device("cpu"): frequencies}
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Cosines and sines, each [B or 1, 1, T, D] in `dtype`, for positions [B or 1, T]."""
+        """Cosines and sines, each [B or 1, 1, T, R] in `dtype`, for positions [B or 1, T]; R channels rotate."""
         device = positions.device
         if device not in self._frequencies:
             self._frequencies[device] = self._frequencies[torch.device("cpu")].to(device)
-        angles = positions.unsqueeze(-1).float() * self._frequencies[device]  # [B or 1, T, D/2]
-        angles = torch.cat((angles, angles), dim=-1).unsqueeze(1)  # [B or 1, 1, T, D]
+        angles = positions.unsqueeze(-1).float() * self._frequencies[device]  # [B or 1, T, R/2]
+        angles = torch.cat((angles, angles), dim=-1).unsqueeze(1)  # [B or 1, 1, T, R]
         return (angles.cos() * self.amplitude).to(dtype), (angles.sin() * self.amplitude).to(dtype)
 
 
 def apply_rotary(heads: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Rotate `heads` [B, H, T, D] by the angles of their positions, [B or 1, 1, T, D]."""
+    """Rotate `heads` [B, H, T, D] by the angles of their positions, [B or 1, 1, T, R]; channels from R on stay."""
+    if cosine.size(-1) < heads.size(-1):
+        rotated, rest = heads.tensor_split((cosine.size(-1),), dim=-1)  # [B, H, T, R], [B, H, T, D - R]
+        return torch.cat((apply_rotary(rotated, cosine, sine), rest), dim=-1)
     first, second = heads.chunk(2, dim=-1)  # [B, H, T, D/2] each
     return heads * cosine + torch.cat((-second, first), dim=-1) * sine
 
 
 def _frequencies(config: ModelConfig) -> tuple[Tensor, float]:
-    """Angle per position of each channel pair, float32 [D/2], and the factor on cosines and sines."""
-    if config.head_dim % 2:
-        raise ConfigError(f"head_dim is {config.head_dim}; allowed with rotary positions: an even number")
+    """Angle per position of each channel pair, float32 [R/2], and the factor on cosines and sines."""
     rope = config.rope
+    channels = _rotary_channels(config)
+    if channels % 2 or not channels:
+        raise ConfigError(f"{channels} of the head's {config.head_dim} channels rotate; allowed: an even number")
     if rope.kind not in _SCALINGS:
         raise ConfigError(f"rope_type is {rope.kind!r}; allowed: {', '.join(sorted(_SCALINGS))}")
     scaling, known = _SCALINGS[rope.kind]
@@ -53,8 +57,12 @@ def _frequencies(config: ModelConfig) -> tuple[Tensor, float]:
     if unknown:
         warnings.warn(f"rope_scaling of type {rope.kind} does not know {', '.join(unknown)}", GenxWarning, stacklevel=2)
     # Named device: the model may be under construction on the meta device, and these numbers are not in any file.
-    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float32, device="cpu") / config.head_dim
+    exponents = torch.arange(0, channels, 2, dtype=torch.float32, device="cpu") / channels
     return scaling(1.0 / rope.theta**exponents, config)
+
+
+def _rotary_channels(config: ModelConfig) -> int:
+    return int(config.head_dim * config.rope.partial)
 
 
 def _unscaled(frequencies: Tensor, config: ModelConfig) -> tuple[Tensor, float]:
@@ -76,7 +84,7 @@ def _llama3(frequencies: Tensor, config: ModelConfig) -> tuple[Tensor, float]:
     low, high = _field(scaling, "low_freq_factor"), _field(scaling, "high_freq_factor")
     if low >= high:
         raise ConfigError(f"low_freq_factor is {low} and high_freq_factor {high}; allowed: low below high")
-    turns = original * frequencies / (2 * math.pi)  # full turns within the original context, [D/2]
+    turns = original * frequencies / (2 * math.pi)  # full turns within the original context, [R/2]
     keep = ((turns - low) / (high - low)).clamp(0, 1)
     return frequencies * (keep + (1 - keep) / factor), 1.0
 
@@ -90,8 +98,8 @@ def _yarn(frequencies: Tensor, config: ModelConfig) -> tuple[Tensor, float]:
     fast = _channel_of(_field(scaling, "beta_slow", 1.0), original, config)
     if scaling.get("truncate", True):
         slow, fast = math.floor(slow), math.ceil(fast)
-    slow, fast = max(slow, 0), min(fast, config.head_dim - 1)
-    channel = torch.arange(config.head_dim // 2, dtype=torch.float32, device="cpu")
+    slow, fast = max(slow, 0), min(fast, _rotary_channels(config) - 1)
+    channel = torch.arange(len(frequencies), dtype=torch.float32, device="cpu")
     stretch = ((channel - slow) / max(fast - slow, 0.001)).clamp(0, 1)
     return frequencies * (1 - stretch + stretch / factor), _yarn_amplitude(scaling, factor)
 
@@ -110,7 +118,7 @@ def _yarn_amplitude(scaling: Mapping[str, Any], factor: float) -> float:
 
 def _channel_of(turns: float, original: float, config: ModelConfig) -> float:
     """The channel pair, as a real number, that makes `turns` full turns within the original context."""
-    return config.head_dim * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(config.rope.theta))
+    return _rotary_channels(config) * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(config.rope.theta))
 
 
 def _field(scaling: Mapping[str, Any], name: str, default: float | None = None) -> float:
@@ -136,4 +144,4 @@ _SCALINGS: Mapping[str, tuple[_Scaling, set[str]]] = {
     "yarn": (_yarn, _YARN_FIELDS),
 }
 # Written by other software beside any kind, with the value that changes nothing.
-_HARMLESS = {"partial_rotary_factor", "attention_factor", "finetuned", "original_max_position_embeddings"}
+_HARMLESS = {"attention_factor", "finetuned", "original_max_position_embeddings"}

@@ -11,9 +11,8 @@ from genx.core.attention import Attention
 from genx.core.base_model import AnyCache, BaseModel
 from genx.core.cache import Cache
 from genx.core.decoder import DECODER_NAMES, Decoder, DecoderLayer
-from genx.core.moe import SparseMoe
+from genx.core.moe import Expert, SparseMoe, split_experts
 from genx.core.norm import RMSNorm
-from genx.errors import ConfigError
 
 
 class MixtralLayer(DecoderLayer):
@@ -39,8 +38,6 @@ class Mixtral(BaseModel):
     def __init__(self, config: ModelConfig | Mapping[str, Any]) -> None:
         super().__init__(config)
         sizes = self.config
-        if sizes.num_experts_per_tok < 1:
-            raise ConfigError("num_experts_per_tok is 0; allowed: at least 1")
         self.model = Decoder(sizes, [self._layer(window) for window in self.layer_windows], RMSNorm)
         self.lm_head = nn.Linear(sizes.hidden_size, sizes.vocab_size, bias=False)
         self.finish_init()
@@ -50,24 +47,18 @@ class Mixtral(BaseModel):
         return (self.config.sliding_window,) * self.config.num_hidden_layers
 
     def _layer(self, window: int | None) -> DecoderLayer:
-        return MixtralLayer(self.config, Attention(self.config, window=window), SparseMoe(self.config), RMSNorm)
+        experts = [Expert(self.config) for _ in range(self.config.num_local_experts)]
+        mixture = SparseMoe(self.config, experts)
+        return MixtralLayer(self.config, Attention(self.config, window=window), mixture, RMSNorm)
 
     @classmethod
     def adapt_checkpoint(cls, tensors: dict[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
         """Newer files call the block mlp, and stack its experts: gate_up_proj [E, 2I, C], down_proj [E, C, I]."""
-        adapted: dict[str, Tensor] = {}
-        for name, tensor in super().adapt_checkpoint(tensors, config).items():
-            name = re.sub(r"^(model\.layers\.\d+)\.mlp\.", r"\1.block_sparse_moe.", name)
-            block, _, part = name.rpartition(".")
-            if part == "gate_up_proj" and tensor.dim() == 3:
-                for expert, matrix in enumerate(tensor):
-                    adapted[f"{block}.{expert}.w1.weight"], adapted[f"{block}.{expert}.w3.weight"] = matrix.chunk(2)
-            elif part == "down_proj" and tensor.dim() == 3:
-                for expert, matrix in enumerate(tensor):
-                    adapted[f"{block}.{expert}.w2.weight"] = matrix
-            else:
-                adapted[name] = tensor
-        return adapted
+        renamed = {
+            re.sub(r"^(model\.layers\.\d+)\.mlp\.", r"\1.block_sparse_moe.", name): tensor
+            for name, tensor in super().adapt_checkpoint(tensors, config).items()
+        }
+        return split_experts(renamed, ("w1.weight", "w3.weight"), "w2.weight")
 
     def forward(
         self,

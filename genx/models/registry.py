@@ -16,6 +16,18 @@ ARCHITECTURES: Mapping[str, str] = {
     "mistral": "genx.models.mistral:Mistral",
     "mixtral": "genx.models.mixtral:Mixtral",
     "gemma": "genx.models.gemma:Gemma",
+    "qwen2": "genx.models.qwen2:Qwen2",
+    "qwen3": "genx.models.qwen3:Qwen3",
+    "qwen3_moe": "genx.models.qwen3_moe:Qwen3Moe",
+    "smollm3": "genx.models.smollm3:SmolLM3",
+    "olmo2": "genx.models.olmo2:Olmo2",
+    "starcoder2": "genx.models.starcoder2:StarCoder2",
+    "phi3": "genx.models.phi3:Phi3",
+    "gemma2": "genx.models.gemma2:Gemma2",
+    "gemma3_text": "genx.models.gemma3:Gemma3",
+    "cohere": "genx.models.cohere:Cohere",
+    "gpt_neox": "genx.models.gpt_neox:GPTNeoX",
+    "gpt_oss": "genx.models.gpt_oss:GptOss",
 }
 
 

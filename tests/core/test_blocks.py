@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from genx.config import ModelConfig
-from genx.core.moe import SparseMoe
+from genx.core.moe import Expert, SparseMoe
 from genx.core.norm import RMSNorm, UnitOffsetRMSNorm
 from genx.core.positions import Positions
 from genx.core.rope import RotaryEmbedding, apply_rotary
@@ -124,7 +124,7 @@ class TestExperts:
         """huggingface/transformers PR #27942 and ml-explore/mlx-examples PR #673."""
         torch.manual_seed(0)
         sizes = Mixtral.read_config({**SIZES, "num_experts": experts, "top_k_experts": chosen})
-        block = SparseMoe(sizes)
+        block = SparseMoe(sizes, [Expert(sizes) for _ in range(experts)])
         x = torch.randn(1, 3, 16)
         expected = torch.zeros(3, 16)
         for row, token in enumerate(x[0]):
@@ -135,7 +135,8 @@ class TestExperts:
         torch.testing.assert_close(block(x)[0], expected)
 
     def test_only_chosen_experts_are_computed(self) -> None:
-        block = SparseMoe(Mixtral.read_config({**SIZES, "num_experts": 4, "top_k_experts": 1}))
+        sizes = Mixtral.read_config({**SIZES, "num_experts": 4, "top_k_experts": 1})
+        block = SparseMoe(sizes, [Expert(sizes) for _ in range(4)])
         called: list[int] = []
         for number, expert in enumerate(block.experts):
             expert.register_forward_hook(lambda *_, number=number: called.append(number))

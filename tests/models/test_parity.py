@@ -36,8 +36,7 @@ def test_a_changed_constant_shows(tiny: Tiny) -> None:
 
 
 def test_64_greedy_tokens_equal_transformers(tiny: Tiny, tmp_path: Path) -> None:
-    longer = {"n_positions": 80} if not tiny.recipe.rope else {"max_position_embeddings": 80}
-    made = make_tiny(tiny.name, tmp_path, **longer)
+    made = make_tiny(tiny.name, tmp_path, **{tiny.recipe.positions: 80})
     x = prompt(1, 9)
     expected = made.peer.generate(x, max_new_tokens=64, do_sample=False, pad_token_id=0, eos_token_id=None)
     found = made.model().generate(x, 64, do_sample=False)
