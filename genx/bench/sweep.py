@@ -11,7 +11,8 @@ LARGEST_TOKENS = 1 << 20
 LARGEST_BATCH = 1 << 14
 MOST_VALUES = 1000
 
-_RANGE = re.compile(r"(?P<first>\d+)-(?P<last>\d+)(?:(?P<how>[+*])(?P<by>\d+))?")
+_NUMBER = r"[0-9]{1,12}"
+_RANGE = re.compile(rf"(?P<first>{_NUMBER})(?:-(?P<last>{_NUMBER})(?:(?P<how>[+*])(?P<by>{_NUMBER}))?)?")
 
 
 @dataclass(frozen=True)
@@ -91,8 +92,7 @@ def parse_sweep(name: str, text: str, *, smallest: int, largest: int) -> tuple[i
 
 def _values(name: str, text: str, smallest: int, largest: int) -> Iterator[int]:
     for part in text.split(","):
-        stripped = part.strip()
-        for value in _range(stripped) if not stripped.isdecimal() else (int(stripped),):
+        for value in _range(part.strip()):
             if value is None or not smallest <= value <= largest:
                 raise ArgumentError(
                     "{" + name + "} is {given!r}; allowed: whole numbers from {smallest} to {largest:,} and ranges of "
@@ -105,12 +105,13 @@ def _values(name: str, text: str, smallest: int, largest: int) -> Iterator[int]:
 
 
 def _range(part: str) -> Iterator[int | None]:
-    """The numbers of a range; None for what is none."""
+    """The numbers of a range, or of a single number; None for what is neither."""
     match = _RANGE.fullmatch(part)
-    if match is None or not match[0].isascii():
+    if match is None:
         yield None
         return
-    value, last, by = int(match["first"]), int(match["last"]), int(match["by"] or 1)
+    value, by = int(match["first"]), int(match["by"] or 1)
+    last = int(match["last"] or value)
     multiplies = match["how"] == "*"
     if value > last or by < (2 if multiplies else 1) or (multiplies and value == 0):
         yield None

@@ -29,7 +29,7 @@ def work_of(model: BaseModel, point: Point) -> Work:
             flop = 2 * parameter.numel() * multiplied.get(id(parameter), 1.0)
             head, body = (head + flop, body) if is_head else (head, body + flop)
     steps = range(point.depth + point.prompt_tokens + 1, point.context)
-    keys = sum(_keys(model, seen + 1) for seen in steps) / len(steps) if steps else 0.0
+    keys = sum(_keys(model, seen) for seen in steps) / len(steps) if steps else 0.0
     prompt_keys = sum(_keys(model, point.depth + place + 1) for place in range(point.prompt_tokens))
     per_key = 4 * model.config.num_attention_heads * model.config.head_dim  # query x key, and weight x value
     return Work(

@@ -10,7 +10,7 @@ from genx.bench.jobs import Job
 from genx.bench.sweep import Point, Workload
 from genx.bench.timing import Sample, Timeline, token_passes
 from genx.errors import UsageError
-from tests.architectures import CONTEXT, VOCAB
+from tests.architectures import VOCAB, make_tiny
 from tests.bench.fakes import ModelClock, point
 from tests.fixtures.models import write_scripted
 
@@ -195,14 +195,14 @@ def test_threads_are_obeyed_and_reported(folder: Path) -> None:
         torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("threads", [2, 4])
-def test_greedy_text_does_not_depend_on_threads(model: torch.nn.Module, threads: int) -> None:
+def test_greedy_text_does_not_depend_on_threads(tmp_path: Path) -> None:
     """ggml-org/llama.cpp#163: another order of float sums, another text."""
+    model = make_tiny("llama", tmp_path).model()
     x = torch.randint(0, VOCAB, (2, 13), generator=torch.Generator().manual_seed(5))
-    alone = model.generate(x, CONTEXT, do_sample=False)  # type: ignore[operator]
+    alone = model.generate(x, 6, do_sample=False)
     before = torch.get_num_threads()
     try:
-        torch.set_num_threads(threads)
-        assert torch.equal(model.generate(x, CONTEXT, do_sample=False), alone)  # type: ignore[operator]
+        torch.set_num_threads(2)
+        assert torch.equal(model.generate(x, 6, do_sample=False), alone)
     finally:
         torch.set_num_threads(before)
