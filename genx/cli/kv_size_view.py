@@ -1,23 +1,14 @@
 """Answers of genx kv-size for people: a table, two lines of working a model, what fits, a chart."""
 
-import io
-import os
-import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from genx.cli.layout import Layout
 from genx.cli.terminal import Terminal
 from genx.kv_size.plan import Answer, Fit, Question
 from genx.kv_size.quantities import human_bytes
 from genx.kv_size.report import dtype_name
 from genx.messages import printable
 
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
-_UNKNOWN_WIDTH = 80
-_PIPE_WIDTH = 10_000  # nothing in a pipe is folded
 _KEY_FIELDS = (
     "num_hidden_layers",
     "decoder_layers",
@@ -38,10 +29,9 @@ class View:
 
     def __init__(self, terminal: Terminal, *, si: bool = False, ascii_only: bool = False) -> None:
         self._si = si
-        self.width = terminal_width(terminal)
-        self.unicode = not ascii_only and terminal.stdout_is_terminal and _encodes_unicode()
-        self._colour = terminal.stdout_is_terminal and not terminal.environment.get("NO_COLOR")
-        self._dumb = terminal.environment.get("TERM") == "dumb"
+        self._layout = Layout(terminal, ascii_only=ascii_only)
+        self.width = self._layout.width
+        self.unicode = self._layout.unicode
 
     def text(self, answers: Sequence[Answer], *, explain: bool = False, chart: bool | None = None) -> str:
         """Everything, as text that ends with a line feed.
@@ -73,10 +63,7 @@ class View:
         titles = [column[0] for column in columns]
         if not self.unicode:
             rows = [[cell.encode("ascii", "backslashreplace").decode("ascii") for cell in row] for row in rows]
-        if sum(max(map(len, column)) + 3 for column in zip(titles, *rows, strict=True)) > self.width:
-            # Too narrow for a table: a line each, which the terminal may fold where it likes.
-            return "\n".join("".join(f"{a} {b}\n" for a, b in zip(titles, row, strict=True)) for row in rows)
-        return self._table(titles, rows)
+        return self._layout.table_or_lines(titles, rows)
 
     def _columns(self, answers: Sequence[Answer]) -> list[tuple[str, list[str]]]:
         columns = [
@@ -101,39 +88,6 @@ class View:
 
     def _weights(self, question: Question) -> str:
         return "none" if question.weights is None else self.bytes(question.weights)
-
-    def _table(self, titles: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
-        from rich import box
-        from rich.table import Table
-        from rich.text import Text
-
-        table = Table(box=box.SIMPLE_HEAD if self.unicode else box.ASCII2, header_style="bold")
-        for index, title in enumerate(titles):
-            table.add_column(Text(title), justify="left" if index < left else "right", no_wrap=True)
-        for row in rows:
-            table.add_row(*(Text(cell, style="red" if cell == "no" else "") for cell in row))
-        return self._render(table)
-
-    def _render(self, table: "Table") -> str:
-        console = self._console()
-        console.print(table)
-        text = console.file.getvalue()  # type: ignore[attr-defined]
-        return "".join(line.rstrip() + "\n" for line in text.splitlines() if line.strip())
-
-    def _console(self) -> "Console":
-        from rich.console import Console
-
-        return Console(
-            file=io.StringIO(),
-            width=max(self.width, 1),
-            force_terminal=self._colour and not self._dumb,
-            no_color=not self._colour,
-            highlight=False,
-            emoji=False,
-            markup=False,
-            legacy_windows=False,
-            _environ={},
-        )
 
     def _working(self, found: Answer, *, explain: bool) -> list[str]:
         from genx.cli.kv_size_working import explanation, formula_line, settings_line
@@ -167,26 +121,9 @@ class View:
             for tokens in sorted({cell.tokens for cell in fit.table})
         ]
         titles = ["tokens \\ batch", *(str(batch) for batch in batches)]
-        if not rows or sum(max(map(len, column)) + 3 for column in zip(titles, *rows, strict=True)) > self.width:
+        if not rows or not self._layout.fits(titles, rows):
             return ""
-        return self._table(titles, rows, left=0)
-
-
-def terminal_width(terminal: Terminal) -> int:
-    """Columns to lay out for: COLUMNS, else those of the terminal; unbounded in a pipe. 0 means that nobody knows."""
-    columns = terminal.environment.get("COLUMNS", "")
-    if columns.isascii() and columns.isdigit():
-        return int(columns[:6]) or _UNKNOWN_WIDTH
-    if not terminal.stdout_is_terminal:
-        return _PIPE_WIDTH
-    try:
-        return os.get_terminal_size(terminal.stdout.fileno()).columns or _UNKNOWN_WIDTH
-    except (OSError, ValueError):
-        return _UNKNOWN_WIDTH
-
-
-def _encodes_unicode() -> bool:
-    return "utf" in (getattr(sys.stdout, "encoding", None) or "").lower()
+        return self._layout.table(titles, rows, left=0)
 
 
 def _tokens(question: Question) -> str:

@@ -20,8 +20,15 @@ Row = tuple[str, str]
 class Status:
     """One live line with a bar on stderr, gone without a trace when it is hidden; nothing at all off a terminal."""
 
-    def __init__(self, terminal: Terminal, *, shown: bool = True) -> None:
+    def __init__(self, terminal: Terminal, *, shown: bool = True, eta: bool = False) -> None:
+        """
+        Args:
+            terminal: on whose stderr the line is.
+            shown: False shows nothing.
+            eta: tell when the total will be reached.
+        """
         self._terminal = terminal
+        self._eta = eta
         self._shown = shown and terminal.stderr_is_terminal
         self._progress: Progress | None = None
 
@@ -37,7 +44,7 @@ class Status:
             return
         doing = escaped(doing)
         if self._progress is None:
-            self._progress = _new_progress(self._terminal)
+            self._progress = _new_progress(self._terminal, self._eta)
             self._progress.add_task(doing, completed=done, total=total)
             self._progress.start()
             return
@@ -106,14 +113,15 @@ def _console(terminal: Terminal) -> "Console":
     return Console(file=terminal.stderr, highlight=False, emoji=False, _environ=environment)
 
 
-def _new_progress(terminal: Terminal) -> "Progress":
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn
+def _new_progress(terminal: Terminal, eta: bool) -> "Progress":
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
     return Progress(
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=20),
         TaskProgressColumn(show_speed=False),
+        *((TimeRemainingColumn(),) if eta else ()),
         console=_console(terminal),
         transient=True,
     )
