@@ -84,6 +84,7 @@ class Plan:
                 "top_k": workload.top_k,
                 "top_p": workload.top_p,
             },
+            "kernels": workload.kernels if engine == GENX else "none",
             "prompt": workload.prompt,
         }
 

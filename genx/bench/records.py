@@ -17,6 +17,7 @@ A report is one JSON object; in JSONL each line is a report of one point, and li
          before the clock starts,
        "dtype", "threads", "weights": the format of the weights; of a peer, `dtype` is that of genx's point beside it,
        "cache", "forward_only", "sampling": {"do_sample", "temperature", "top_k", "top_p"},
+       "kernels": "none" | "auto" | "native" | "torch": which operations compute,
        "prompt": "random" | "file:HASH",
        "status": "ok" | "oom" | "killed" | "crashed" | "failed", "error": text or null,
        "ttft_s", "prefill_tps", "decode_tps", "itl_ms", "peak_memory_bytes", "cache_bytes", "load_s", "limit_share":
@@ -60,7 +61,7 @@ MEASURES = (
 # What says that two points are the same one.
 IDENTITY = (
     *("engine", "prompt_tokens", "new_tokens", "batch", "depth", "dtype", "threads", "weights"),
-    *("cache", "forward_only", "sampling", "prompt"),
+    *("cache", "forward_only", "sampling", "kernels", "prompt"),
 )
 _MOST_BYTES = 256 << 20
 
@@ -80,6 +81,7 @@ class Record:
     cache: bool
     forward_only: bool
     sampling: Mapping[str, Any]
+    kernels: str
     prompt: str
     status: str
     error: str | None = None
@@ -111,7 +113,8 @@ class Record:
             for name in ("engine", "prompt_tokens", "new_tokens", "batch", "depth", "dtype", "threads", "weights")
         }
         written |= {"total_tokens": self.prompt_tokens + self.new_tokens, "cache": self.cache}
-        written |= {"forward_only": self.forward_only, "sampling": dict(self.sampling), "prompt": self.prompt}
+        written |= {"forward_only": self.forward_only, "sampling": dict(self.sampling)}
+        written |= {"kernels": self.kernels, "prompt": self.prompt}
         written |= {"status": self.status, "error": self.error}
         written |= {name: _written(self.measures.get(name)) for name in MEASURES}
         if written["itl_ms"] is not None:
@@ -134,7 +137,7 @@ class Record:
         """
         plain = {entry.name for entry in dataclasses.fields(cls)} - {"measures", "latencies_ms", "ratio"}
         values = {name: source[name] for name in plain if name in source}
-        for name in ("engine", "dtype", "weights", "prompt", "status"):
+        for name in ("engine", "dtype", "weights", "kernels", "prompt", "status"):
             if not isinstance(values[name], str):
                 raise TypeError(name)
         for name in ("prompt_tokens", "new_tokens", "batch", "depth"):

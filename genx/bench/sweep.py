@@ -58,6 +58,7 @@ class Workload:
         temperature: as there.
         top_k: as there.
         top_p: as there.
+        kernels: which operations compute, see `genx.kernels`: none of them, or auto, native, torch.
         prompt: `random`, or `file:` and the hash of the text that prompts are cut from.
     """
 
@@ -67,6 +68,7 @@ class Workload:
     temperature: float = 1.0
     top_k: int | None = None
     top_p: float | None = None
+    kernels: str = "none"
     prompt: str = "random"
 
 

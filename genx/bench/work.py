@@ -7,11 +7,12 @@ from torch import Tensor, nn
 from genx.bench.limits import Work
 from genx.bench.sweep import Point
 from genx.core.base_model import BaseModel
+from genx.core.conv1d import Conv1D
 from genx.core.moe import SparseMoe
 
 
 def work_of(model: BaseModel, point: Point) -> Work:
-    """The bytes and operations of a point.
+    """The bytes and operations of a point, with the model as it was loaded.
 
     A table of embeddings gives one row for a token, unless it is the head too, which is read whole. Of a mixture's E
     experts a token takes K: B tokens that choose independently read E (1 - (1 - K/E)^B) different ones.
@@ -40,6 +41,12 @@ def work_of(model: BaseModel, point: Point) -> Work:
     )
 
 
+def linear_bytes(model: BaseModel) -> int:
+    """What the weights of all linear layers take, the head's too."""
+    linear = {id(module.weight): module.weight for module in model.modules() if isinstance(module, nn.Linear | Conv1D)}
+    return sum(weight.nbytes for weight in linear.values())
+
+
 def _shares(model: BaseModel, tokens: int) -> Iterator[tuple[Tensor, float]]:
     for module in model.modules():
         if isinstance(module, SparseMoe):
@@ -54,5 +61,5 @@ def _keys(model: BaseModel, seen: int) -> int:
 
 
 def _bytes_a_key(model: BaseModel) -> int:
-    config = model.config
-    return 2 * config.num_key_value_heads * config.head_dim * model.lm_head.weight.element_size()
+    """Of a key and its value, in one layer."""
+    return 2 * model.config.num_key_value_heads * model.config.head_dim * model.lm_head.weight.element_size()
