@@ -4,10 +4,9 @@ import gzip
 import io
 import json
 import os
-import shutil
-import tempfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -47,23 +46,17 @@ class Source:
 
     name: str
     format: InputFormat
-    open: Callable[[], BinaryIO]
+    open: Callable[[], AbstractContextManager[BinaryIO]]
     path_in_folder: str | None = None
     can_be_read_again: bool = True
 
     def again(self) -> "Source":
-        """This source as one that can be read again; a pipe is read to its end and kept in a temporary file."""
+        """This source as one that can be read again; a pipe is read to its end and kept in memory."""
         if self.can_be_read_again:
             return self
-        kept = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the source; it has no name)
         with self.open() as stream:
-            shutil.copyfileobj(stream, kept)
-
-        def read() -> BinaryIO:
-            kept.seek(0)
-            return _plain(os.fdopen(os.dup(kept.fileno()), "rb"))
-
-        return replace(self, open=read, can_be_read_again=True)
+            content = stream.read()
+        return replace(self, open=lambda: nullcontext(io.BytesIO(content)), can_be_read_again=True)
 
 
 def find_sources(inputs: Sequence[str], stdin: BinaryIO, chosen: InputFormat | None = None) -> list[Source]:
@@ -127,10 +120,12 @@ def _format_of(name: str, otherwise: InputFormat) -> InputFormat:
 
 
 def _file(path: Path, name: str, chosen: InputFormat, inside: str | None = None) -> Source:
-    def read() -> BinaryIO:
-        return _plain(path.open("rb"))
+    @contextmanager
+    def reading() -> Iterator[BinaryIO]:
+        with path.open("rb") as stream:
+            yield _plain(stream)
 
-    return Source(name, chosen, read, inside, can_be_read_again=path.is_file())
+    return Source(name, chosen, reading, inside, can_be_read_again=path.is_file())
 
 
 def _stdin(stdin: BinaryIO, chosen: InputFormat | None) -> Source:
@@ -141,7 +136,7 @@ def _stdin(stdin: BinaryIO, chosen: InputFormat | None) -> Source:
         raise UsageError(f"stdin cannot be read: {error}") from error
     if chosen is None:
         chosen = InputFormat.JSONL if _begins_json_lines(head) else InputFormat.TXT
-    return Source("stdin", chosen, lambda: stream, can_be_read_again=False)
+    return Source("stdin", chosen, lambda: nullcontext(stream), can_be_read_again=False)
 
 
 def _begins_json_lines(head: bytes) -> bool:
