@@ -99,12 +99,12 @@ def _from_path(path: Path, given: str) -> Source:
                 f"{printable(given)} has no config.json; allowed: a folder with one, or with exactly one GGUF file"
             )
         path = files[0]
-    from genx.kv_size import gguf_header
+    from genx.gguf.header import is_gguf, read_gguf_header
 
-    if gguf_header.is_gguf(path):
+    if is_gguf(path):
         from genx.kv_size.gguf_config import config_of_gguf
 
-        return Source(name, config_of_gguf(gguf_header.read_gguf_header(path).metadata), path)
+        return Source(name, config_of_gguf(read_gguf_header(path).metadata), path)
     if path.name == "config.json":
         name = path.resolve().parent.name or name
     return Source(name, _object(read_json(path, "the configuration"), str(path)))
@@ -163,7 +163,9 @@ def _measured(source: Source, *, insist: bool) -> int | None:
 def _weights_of(path: Path) -> int | None:
     """From the headers of safetensors files; else the sizes of files of weights."""
     if path.is_file():
-        return _total_size(_parts_of_gguf(path))
+        from genx.gguf.parts import gguf_parts
+
+        return _total_size(gguf_parts(path))
     safetensors = _safetensors_of(path)
     if safetensors:
         from genx.checkpoint.safetensors_header import read_header
@@ -187,14 +189,6 @@ def _safetensors_of(folder: Path) -> list[Path]:
             raise CheckpointError(f"{index} names no shards, or ones outside its folder; download it again")
         return [folder / name for name in names]
     return sorted(folder.glob("model*.safetensors")) or sorted(folder.glob("*.safetensors"))
-
-
-def _parts_of_gguf(path: Path) -> Sequence[Path]:
-    """A file may be one of several: NAME-00001-of-00003.gguf."""
-    match = re.fullmatch(r"(.+)-\d{5}-of-(\d{5})\.gguf", path.name)
-    if match is None:
-        return [path]
-    return [path.with_name(f"{match[1]}-{part:05d}-of-{match[2]}.gguf") for part in range(1, int(match[2]) + 1)]
 
 
 def _total_size(files: Sequence[Path]) -> int:

@@ -1,54 +1,14 @@
 """A GGUF file's metadata as the configuration it was converted from.
 
-The keys: llama.cpp, src/llama-arch.cpp (LLM_KV_NAMES) and gguf-py/gguf/constants.py.
+The keys: genx/gguf/names.py.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
 from genx.errors import UsageError
-from genx.kv_size.gguf_header import LongArray
-
-# llama.cpp's names of architectures, where they differ from the model_type whose rules they follow.
-_MODEL_TYPES: Mapping[str, str] = {
-    "command-r": "cohere",
-    "deepseek2": "deepseek_v3",
-    "falcon-h1": "falcon_h1",
-    "gemma3": "gemma3_text",
-    "gemma3n": "gemma3n_text",
-    "gemma4": "gemma4_text",
-    "glm4moe": "glm4_moe",
-    "gpt-oss": "gpt_oss",
-    "gptneox": "gpt_neox",
-    "granitehybrid": "granitemoehybrid",
-    "hunyuan-dense": "hunyuan_v1_dense",
-    "llama4": "llama4_text",
-    "phi2": "phi",
-    "qwen2moe": "qwen2_moe",
-    "qwen35": "qwen3_5",
-    "qwen35moe": "qwen3_5_moe",
-    "qwen3moe": "qwen3_moe",
-    "qwen3next": "qwen3_next",
-    "starcoder": "gpt_bigcode",
-}
-
-# What the configuration calls a key of the architecture.
-_NAMES: Mapping[str, str] = {
-    "block_count": "num_hidden_layers",
-    "embedding_length": "hidden_size",
-    "context_length": "max_position_embeddings",
-    "attention.key_length": "head_dim",
-    "attention.value_length": "v_head_dim",
-    "attention.key_length_swa": "swa_head_dim",
-    "attention.value_length_swa": "swa_v_head_dim",
-    "attention.sliding_window": "sliding_window",
-    "attention.shared_kv_layers": "num_kv_shared_layers",
-    "attention.kv_lora_rank": "kv_lora_rank",
-    "attention.indexer.key_length": "index_head_dim",
-    "full_attention_interval": "full_attention_interval",
-    "nextn_predict_layers": "num_nextn_predict_layers",
-    "shortconv.l_cache": "conv_L_cache",
-}
+from genx.gguf.header import LongArray
+from genx.gguf.names import CONFIG_NAMES, MODEL_TYPES
 
 
 def config_of_gguf(metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -68,8 +28,8 @@ def config_of_gguf(metadata: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in own.items():
         if isinstance(value, LongArray):
             raise UsageError(f"{architecture}.{key} has {value.length:,} entries; allowed: one a layer")
-    config: dict[str, Any] = {name: own[key] for key, name in _NAMES.items() if key in own}
-    config["model_type"] = _MODEL_TYPES.get(architecture, architecture)
+    config: dict[str, Any] = {name: own[key] for key, name in CONFIG_NAMES.items() if key in own}
+    config["model_type"] = MODEL_TYPES.get(architecture, architecture)
     config["multi_query"] = False  # a GGUF file gives the number of key/value heads, or means all heads
     _add_heads(config, own)
     _add_latent(config, own)
