@@ -31,6 +31,10 @@ __all__ = [
 # torch.multinomial takes no longer rows.
 _MULTINOMIAL_MAX = 1 << 24
 
+# How many of the most likely tokens are looked at first for a nucleus, and how many times more if it is larger.
+_FIRST_CANDIDATES = 256
+_MORE_CANDIDATES = 16
+
 Generators = torch.Generator | Sequence[torch.Generator] | None
 CacheT = TypeVar("CacheT")
 
@@ -156,11 +160,26 @@ def _keep_top_k(scores: Tensor, top_k: int) -> Tensor:
 
 
 def _keep_nucleus(scores: Tensor, top_p: float) -> Tensor:
-    ordered, tokens = torch.sort(torch.softmax(scores, dim=-1), descending=True, dim=-1)
-    mass_before = torch.cumsum(ordered, dim=-1) - ordered
-    keep = mass_before < top_p
-    keep[..., 0] = True  # whatever the rounding, the best token stays
-    return scores.masked_fill(~torch.zeros_like(keep).scatter_(-1, tokens, keep), float("-inf"))
+    """-inf outside the nucleus; of equally likely tokens at its border those with the lowest ids are in it.
+
+    A nucleus is mostly small, so that the whole vocabulary is sorted only where it is not.
+    """
+    probabilities = torch.softmax(scores, dim=-1)
+    vocab_size = scores.size(-1)
+    candidates = min(_FIRST_CANDIDATES, vocab_size)
+    while True:
+        ordered = torch.topk(probabilities, candidates, dim=-1).values
+        mass_before = torch.cumsum(ordered, dim=-1) - ordered
+        size = (mass_before < top_p).cumprod(dim=-1).sum(dim=-1, keepdim=True)  # [B, 1]
+        if candidates == vocab_size or int(size.max()) < candidates:
+            break
+        candidates = min(_MORE_CANDIDATES * candidates, vocab_size)
+    size = size.clamp_min(1)  # whatever the rounding, the best token stays
+    last = ordered.gather(-1, size - 1)  # [B, 1], the least probability within
+    above = probabilities > last
+    border = probabilities == last
+    border &= border.cumsum(dim=-1) <= size - above.sum(dim=-1, keepdim=True)
+    return scores.masked_fill(~(above | border), float("-inf"))
 
 
 def _draw(probabilities: Tensor, generator: Generators) -> Tensor:

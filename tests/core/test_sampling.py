@@ -139,6 +139,25 @@ class TestTopP:
         logits[0, 7] = 9
         assert all(sample_next_token(logits, True, top_p=top_p).item() == 7 for _ in range(5))
 
+    @pytest.mark.parametrize("spread", [0.0, 0.5, 2.0, 6.0])
+    def test_no_whole_sort_is_needed(self, spread: float, monkeypatch: pytest.MonkeyPatch) -> None:
+        """10,000 rows against the printed formula: every size of nucleus, and ties at its border."""
+        source = torch.Generator().manual_seed(3)
+        kept: list[torch.Tensor] = []
+        monkeypatch.setattr(
+            "genx.core.generation._draw",
+            lambda probabilities, _: (kept.append(probabilities > 0), probabilities.argmax(-1, keepdim=True))[1],
+        )
+        for vocab_size in (5, 300, 5000):
+            logits = torch.randn(250, vocab_size, generator=source) * spread
+            logits[:50] = logits[:50].round()
+            for top_p in (0.05, 0.5, 0.9, 0.999):
+                sample_next_token(logits, True, top_p=top_p)
+                probabilities = torch.softmax(logits - logits.amax(-1, keepdim=True), -1)
+                ordered, tokens = torch.sort(probabilities, descending=True, stable=True, dim=-1)
+                expected = ordered.cumsum(-1) - ordered < top_p
+                assert torch.equal(kept.pop(), torch.zeros_like(expected).scatter_(-1, tokens, expected))
+
     def test_one_filters_nothing_in_a_large_vocabulary(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """In float32 the printed formula drops thousands of tokens here: its running sum reaches 1 too early."""
         z = torch.randn(262_144, generator=torch.Generator().manual_seed(0)) * 3
