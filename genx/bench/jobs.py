@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-from genx.bench.limits import Work
+from genx.bench.limits import Rates, Work
 from genx.bench.sweep import Point, Workload
 from genx.bench.timing import Sample
 
@@ -73,6 +73,29 @@ class Loaded:
     threads: int
     work: Work | None = None
     warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What is known before the first point.
+
+    Attributes:
+        device: that `auto` stands for.
+        device_name: what it calls itself.
+        torch: its version.
+        dtypes: those asked for, `auto` replaced.
+        context: positions that the model has.
+        vocab_size: of the model.
+        rates: what the machine can do with as many threads as asked for.
+    """
+
+    device: str
+    device_name: str
+    torch: str
+    dtypes: tuple[str, ...]
+    context: int
+    vocab_size: int
+    rates: Rates
 
 
 class Engine(Protocol):

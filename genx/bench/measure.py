@@ -1,6 +1,6 @@
 """Measures a plan point by point: warm-up until stable, then repeats, genx and its peers in turns. No torch."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,7 +37,7 @@ class Measured:
 Event = Doing | Measured
 
 
-def measure(plan: Plan, known: Sequence[Record] = (), start: Start = start_worker) -> Iterator[Event]:
+def measure(plan: Plan, known: Sequence[Record] = (), start: Start = start_worker) -> Generator[Event, None, None]:
     """Measure the points of a plan.
 
     Args:

@@ -12,7 +12,8 @@ import tempfile
 from types import TracebackType
 from typing import IO, Any, Protocol
 
-from genx.bench.jobs import Job
+from genx.bench.jobs import Job, Survey
+from genx.bench.limits import Rates
 
 _BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from genx.bench.worker import main; main()"
 _DYING_S = 10  # from the last line of a process to its end
@@ -132,11 +133,13 @@ def start_worker(job: Job) -> tuple[Worker, dict[str, Any]]:
         raise
 
 
-def ask_for_rates(device: str, threads: int | None, dtypes: tuple[str, ...]) -> dict[str, Any]:
-    """What this machine can do, measured in a process of its own.
+def survey(model: str, device: str, threads: int | None, dtypes: tuple[str, ...]) -> Survey:
+    """What this machine can do and what the model is, found out in a process of its own.
 
     Raises:
-        WorkerFailure: it cannot be measured.
+        WorkerFailure: it cannot be found out.
     """
     with ProcessWorker() as worker:
-        return worker.ask({"measure_rates": {"device": device, "threads": threads, "dtypes": list(dtypes)}})
+        request = {"model": model, "device": device, "threads": threads, "dtypes": list(dtypes)}
+        answer = worker.ask({"survey": request})
+    return Survey(**{**answer, "dtypes": tuple(answer["dtypes"]), "rates": Rates(**answer["rates"])})

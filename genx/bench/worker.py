@@ -10,10 +10,12 @@ import signal
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, TextIO
 
 from genx.bench.engines import open_engine
-from genx.bench.jobs import Engine, Job
+from genx.bench.jobs import Engine, Job, Survey
+from genx.engine.device import choose_device, choose_dtype
 from genx.errors import GenxError
 
 Reply = Callable[[dict[str, Any]], None]
@@ -37,15 +39,15 @@ def serve(requests: Iterable[str], reply: Reply, open_job: Callable[[Job], Engin
     """Answer the job in the first request, then each run, until the requests end or one fails.
 
     Args:
-        requests: lines of JSON: first `measure_rates` or a job, then `{"seed": n}`.
+        requests: lines of JSON: first `survey` or a job, then `{"seed": n}`.
         reply: takes each answer.
         open_job: loads the engine of a job.
     """
     lines = iter(requests)
     try:
         first = json.loads(next(lines))
-        if "measure_rates" in first:
-            reply(_measure_rates(**first["measure_rates"]))
+        if "survey" in first:
+            reply(_survey(**first["survey"]))
             return
         engine = open_job(Job.from_json(first))
         reply(asdict(engine.loaded()))
@@ -74,18 +76,30 @@ def _is_out_of_memory(error: BaseException | None) -> bool:
     return False
 
 
-def _measure_rates(device: str, threads: int | None, dtypes: list[str]) -> dict[str, Any]:
+def _survey(model: str, device: str, threads: int | None, dtypes: list[str]) -> dict[str, Any]:
     import torch
 
     from genx.bench.machine import measure_rates
-    from genx.engine.device import choose_device
+    from genx.checkpoint import read_config_json
+    from genx.models.registry import model_class
 
     if threads is not None:
         torch.set_num_threads(threads)
+    source = read_config_json(Path(model))
+    config = model_class(str(source.get("model_type", "absent"))).read_config(source)
     chosen = choose_device(device)
-    name = torch.cuda.get_device_name(chosen) if chosen.startswith("cuda") else chosen
-    rates = measure_rates(chosen, tuple(dtypes))
-    return {"device": chosen, "device_name": name, "torch": torch.__version__, "rates": asdict(rates)}
+    stored = config.dtype or "float32"
+    arithmetic = [choose_dtype(dtype, chosen) or stored for dtype in dtypes]
+    found = Survey(
+        device=chosen,
+        device_name=torch.cuda.get_device_name(chosen) if chosen.startswith("cuda") else chosen,
+        torch=torch.__version__,
+        dtypes=tuple(arithmetic),
+        context=config.max_position_embeddings,
+        vocab_size=config.vocab_size,
+        rates=measure_rates(chosen, tuple(arithmetic)),
+    )
+    return asdict(found)
 
 
 def _take_stdout() -> TextIO:

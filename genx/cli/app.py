@@ -18,6 +18,7 @@ from genx.errors import ArgumentError, ExitCode, GenxError
 # Each command is a Typer app in its own module, imported only when it is chosen.
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "run": ("genx.cli.run", "Generate text from a prompt and stream it."),
+    "bench": ("genx.cli.bench", "Measure how fast a model runs on this machine."),
     "kv-size": ("genx.cli.kv_size", "Compute the memory of the KV cache from a configuration."),
 }
 _COMPLETION_VARIABLE = "_GENX_COMPLETE"

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import torch
 
+from genx.bench.environment import usable_cores
 from genx.bench.jobs import Engine, Job, Loaded
-from genx.bench.process import ProcessWorker, WorkerFailure, ask_for_rates, start_worker
+from genx.bench.process import ProcessWorker, WorkerFailure, start_worker, survey
 from genx.bench.sweep import Workload
 from genx.bench.timing import Sample
 from genx.bench.worker import describe_failure, serve
@@ -145,23 +146,22 @@ def test_a_folder_that_is_no_model_is_refused(tmp_path: Path) -> None:
     assert caught.value.status == "failed"
 
 
-def test_the_machine_is_measured_in_a_process_of_its_own() -> None:
-    found = ask_for_rates("cpu", 1, ())
-    assert found["device"] == "cpu"
-    assert found["rates"]["threads"] == 1
-    assert found["rates"]["read_gb_s"] > 0
-    assert set(found["rates"]["matmul_gflop_s"]) == {"float32"}
+def test_the_machine_and_the_model_are_looked_at_in_a_process_of_its_own(job: Job) -> None:
+    found = survey(job.model, "auto", 1, ("auto", "bfloat16"))
+    assert (found.device, found.dtypes) == ("cpu", ("float32", "bfloat16"))
+    assert (found.context, found.vocab_size) == (64, 300)
+    assert found.rates.threads == 1
+    assert found.rates.read_gb_s > 0
+    assert set(found.rates.matmul_gflop_s) == {"float32", "bfloat16"}
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux's affinity")
-def test_affinity_is_respected() -> None:
+def test_affinity_is_respected(job: Job) -> None:
     """abetlen/llama-cpp-python#89: bound to one core, it is one thread, and the report says so."""
-    from genx.bench.environment import usable_cores
-
     before = os.sched_getaffinity(0)
     try:
         os.sched_setaffinity(0, {min(before)})
         assert usable_cores() == 1
-        assert ask_for_rates("cpu", None, ())["rates"]["threads"] == 1
+        assert survey(job.model, "cpu", None, ("float32",)).rates.threads == 1
     finally:
         os.sched_setaffinity(0, before)
