@@ -14,6 +14,9 @@ from genx.engine.rows.identity import RowIdentity
 from genx.errors import UsageError
 
 
+_FIRST_BYTES = b'{"id": '
+
+
 class OutputFormat(StrEnum):
     """How answers are written."""
 
@@ -82,6 +85,7 @@ class JsonLines:
             start = 0
             for number, line in enumerate(stream, start=1):
                 if not line.endswith(b"\n"):
+                    _check_torn(line, _FIRST_BYTES, path, f"line {number}")
                     return
                 try:
                     yield _stored(json.loads(line), path, start, start + len(line))
@@ -135,6 +139,7 @@ class Csv:
             records = csv.reader(lines, strict=True)
             header = next(records, None) if has_header else [*self._first, *self._passed, self._MORE]
             if header is None or lines.is_torn():
+                _check_torn(path.read_bytes(), ",".join(self._first).encode(), path, "the header")
                 return
             if tuple(header[: len(self._first)]) != self._first or header[-1] != self._MORE:
                 raise _foreign(path, "the header")
@@ -191,6 +196,12 @@ def _cell(value: Any) -> str:
 def _stored(answer: Mapping[str, Any], path: Path, start: int, end: int) -> StoredRow:
     identity = RowIdentity.of(answer["id"], answer.get("file"), answer["row"], answer.get("sample") or 1)
     return StoredRow(path, identity, answer["key"], answer["error"] is not None, start, end)
+
+
+def _check_torn(torn: bytes, beginning: bytes, path: Path, what: str) -> None:
+    """Refuse what is no row or header that a sudden end has cut: it may be somebody's text."""
+    if not torn.startswith(beginning) and not beginning.startswith(torn):
+        raise _foreign(path, what)
 
 
 def _foreign(path: Path, what: str) -> UsageError:
