@@ -69,7 +69,7 @@ def chunk(tokens: int, milliseconds: float, cached: int = 0) -> dict[str, object
 
 
 def test_llama_cpps_own_counts_and_times() -> None:
-    """Text is held back until its characters are whole: a first chunk of two tokens, the first of which came earlier."""
+    """Text is held back until its characters are whole: a first chunk of two tokens, one of which came earlier."""
     row = Row()
     row.take(chunk(2, 1000.0, cached=4), 13.0)
     row.take(chunk(3, 3000.0, cached=4), 15.0)
