@@ -162,7 +162,7 @@ class _Group:
             while runner.is_alive and not runner.is_warm:
                 count = len(runner.warmups)
                 yield self._doing(runner, f"warm-up {count + 1}")
-                runner.warm_up(plan.seed + plan.repeats + count)
+                runner.warm_up(plan.run_seed(plan.repeats + count))
                 if count < (LEAST_WARMUPS if plan.warmup is None else plan.warmup):
                     self._done += plan.run_cost(self._point)
 
@@ -174,7 +174,7 @@ class _Group:
             for runner in self._runners[turn:] + self._runners[:turn]:
                 if runner.is_alive:
                     yield self._doing(runner, f"repeat {repeat + 1} of {plan.repeats}")
-                    runner.repeat(plan.seed + repeat)
+                    runner.repeat(plan.run_seed(repeat))
                     self._done += plan.run_cost(self._point)
 
     def _doing(self, runner: _Runner, what: str) -> Doing:

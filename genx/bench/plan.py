@@ -14,6 +14,7 @@ LEAST_WARMUPS, MOST_WARMUPS = 2, 5
 STABLE_WITHIN = 0.05  # of the duration of the run before
 LONG_WARMUP_S = 30.0  # after which two runs must do
 
+_SEEDS = 1 << 63  # what every generator of random numbers takes
 _TOKENS_LIKE_A_STEP = 32  # prompt tokens that take about as long as one step of decoding
 
 
@@ -87,6 +88,10 @@ class Plan:
             "kernels": workload.kernels if engine == GENX else "none",
             "prompt": workload.prompt,
         }
+
+    def run_seed(self, number: int) -> int:
+        """The seed of a run: 0 and on for the repeats, after them those of the warm-up."""
+        return (self.seed + number) % _SEEDS
 
     def run_cost(self, point: Point) -> float:
         """About how long a run of a point takes, in steps of decoding."""

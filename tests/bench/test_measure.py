@@ -229,3 +229,12 @@ def test_leaving_early_ends_the_processes() -> None:
     assert fakes.open == 1
     events.close()  # type: ignore[attr-defined]
     assert fakes.open == 0
+
+
+@pytest.mark.parametrize("seed", [(1 << 64) - 1, -5])
+def test_every_seed_that_a_run_takes_is_one_for_all_its_repeats(seed: int) -> None:
+    fakes = workers()
+    records(plan(seed=seed, repeats=3), fakes)
+    seeds = [used for _, used in fakes.asked]
+    assert len(set(seeds)) == 3
+    assert all(0 <= used < 1 << 63 for used in seeds)
