@@ -1,14 +1,14 @@
-"""Folders on disk <-> models: safetensors, shards, strict loading, saving, and where models live.
+"""Folders and files on disk <-> models: safetensors, shards, GGUF, strict loading, saving, and where models live.
 
 Importing this package does not import torch; the first use of `load_model` or `save_model` does.
 """
 
 from typing import TYPE_CHECKING
 
-from genx.checkpoint.folder import read_config_json
 from genx.checkpoint.generation_defaults import GenerationDefaults, read_generation_defaults
 from genx.checkpoint.locate import models_folder, resolve_model
 from genx.checkpoint.safetensors_header import SafetensorsHeader, StoredTensor, read_header
+from genx.checkpoint.source import Source, TensorSummary, open_source, read_config_json
 from genx.checkpoint.weight_files import TensorLocation, find_tensors
 
 if TYPE_CHECKING:
@@ -18,11 +18,14 @@ if TYPE_CHECKING:
 __all__ = [
     "GenerationDefaults",
     "SafetensorsHeader",
+    "Source",
     "StoredTensor",
     "TensorLocation",
+    "TensorSummary",
     "find_tensors",
     "load_model",
     "models_folder",
+    "open_source",
     "read_config_json",
     "read_generation_defaults",
     "read_header",

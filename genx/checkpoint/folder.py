@@ -71,16 +71,6 @@ def read_json_in(folder: Path, name: str, *, required: bool = False) -> dict[str
     return value
 
 
-def read_config_json(folder: Path) -> dict[str, Any]:
-    """config.json of a model folder, as it stands there. Does not import torch.
-
-    Raises:
-        CheckpointError: there is none, it leads outside the folder, or is no JSON object.
-        ConfigError: it is not JSON, or too large.
-    """
-    return read_json_in(Path(folder), "config.json", required=True)
-
-
 def _hub_blobs(root: Path) -> Path | None:
     for repository in root.parents:
         if repository.name.startswith("models--") and root.is_relative_to(repository / "snapshots"):

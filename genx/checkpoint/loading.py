@@ -1,4 +1,4 @@
-"""A checkpoint folder -> a model, strictly, without a second copy of the weights."""
+"""A checkpoint -> a model, strictly, without a second copy of the weights."""
 
 import dataclasses
 import os
@@ -12,11 +12,10 @@ import torch
 from torch import Tensor
 
 from genx.checkpoint.dtypes import choose_device, choose_dtype
-from genx.checkpoint.folder import read_config_json
 from genx.checkpoint.locate import resolve_model
-from genx.checkpoint.mapping import map_tensors
 from genx.checkpoint.skeleton import build_skeleton
-from genx.checkpoint.weight_files import find_tensors
+from genx.checkpoint.source import open_source
+from genx.checkpoint.weights import Weight
 from genx.config import ModelConfig
 from genx.core.base_model import BaseModel
 from genx.errors import CheckpointError, GenxWarning
@@ -33,15 +32,16 @@ def load_model(
     *,
     progress: Progress | None = None,
 ) -> BaseModel:
-    """The model of a Hugging Face folder, in eval mode.
+    """The model of a Hugging Face folder or a GGUF file, in eval mode.
 
     The files are mapped into memory: a parameter whose dtype and device already fit is the mapped file itself, others
-    are converted one at a time. Changing parameters in memory does not change the file.
+    are dequantised and converted one at a time. Changing parameters in memory does not change the file.
 
     Args:
-        path: a folder, or the name of one in the models folder; see `resolve_model`.
+        path: a folder, a GGUF file, or the name of one in the models folder; see `resolve_model`.
         dtype: float32, float16, bfloat16 or float64. None means what config.json says (`dtype` or `torch_dtype`),
             even where the file differs; if that is none of the four, the dtype that most of the stored bytes have.
+            Quantised blocks count as float32, which holds them exactly.
         device: where the parameters go; None is the CPU.
         progress: called with bytes done and bytes in all, first with 0 and then after every tensor.
 
@@ -57,10 +57,12 @@ def load_model(
     """
     target = choose_device(device)
     folder = resolve_model(path)
-    source = read_config_json(folder)
-    architecture = _architecture(folder, source)
-    config = architecture.read_config(source)
-    tensors = _adapt(folder, architecture, config, map_tensors(find_tensors(folder)))
+    source = open_source(folder)
+    fields = source.read_json("config.json", required=True)
+    architecture = _architecture(folder, fields)
+    config = architecture.read_config(fields)
+    weights = source.weights(config)
+    tensors = _adapt(folder, architecture, config, weights)
     tied, note = _is_head_tied(architecture, config, tensors)
     if tied:
         tensors.pop(architecture.head_name, None)
@@ -70,16 +72,18 @@ def load_model(
     if note:
         warnings.warn(f"{printable(folder)}: {note}", GenxWarning, stacklevel=2)
     chosen = choose_dtype(dtype, config.dtype, _prevailing_dtype(tensors))
-    _fill(model, tensors, chosen, target, progress)
+    sizes = {name: tensor.nbytes for name, tensor in tensors.items()}
+    del tensors  # mapped files are let go of one tensor at a time
+    _fill(model, weights, sizes, chosen, target, progress)
     return model.eval()
 
 
-def _architecture(folder: Path, source: Mapping[str, Any]) -> type[BaseModel]:
+def _architecture(folder: Path, fields: Mapping[str, Any]) -> type[BaseModel]:
     place = printable(folder / "config.json")
-    model_type = source.get("model_type")
+    model_type = fields.get("model_type")
     if not isinstance(model_type, str):
         raise CheckpointError(f"{place} has no model_type; allowed: {', '.join(sorted(ARCHITECTURES))}")
-    if (quantization := source.get("quantization_config")) is not None:
+    if (quantization := fields.get("quantization_config")) is not None:
         method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization
         raise CheckpointError(
             f"{place} describes weights quantised by {printable(method or 'an unnamed method')}; "
@@ -89,12 +93,13 @@ def _architecture(folder: Path, source: Mapping[str, Any]) -> type[BaseModel]:
 
 
 def _adapt(
-    folder: Path, architecture: type[BaseModel], config: ModelConfig, stored: Mapping[str, Tensor]
+    folder: Path, architecture: type[BaseModel], config: ModelConfig, weights: Mapping[str, Weight]
 ) -> dict[str, Tensor]:
-    """The stored tensors under the model's names. One by one, so that two that come to the same name are noticed."""
+    """Examples under the model's names. One by one, so that two that come to the same name are noticed."""
     adapted: dict[str, Tensor] = {}
     origin: dict[str, str] = {}
-    for published, tensor in stored.items():
+    for published, weight in weights.items():
+        tensor = weight.example
         try:
             renamed = architecture.adapt_checkpoint({published: tensor}, config)
         except (ValueError, RuntimeError) as error:
@@ -122,6 +127,8 @@ def _is_head_tied(
         note = f"{architecture.head_name} is not stored, though tie_word_embeddings is false; the embedding serves"
         return True, None if wanted else note
     if embedding is None:
+        return False, None
+    if not wanted and head.is_meta:
         return False, None
     if head.data_ptr() == embedding.data_ptr():  # an alias: the saver had tied them
         return True, None
@@ -165,28 +172,44 @@ def _prevailing_dtype(tensors: Mapping[str, Tensor]) -> torch.dtype:
 
 
 def _fill(
-    model: BaseModel, tensors: dict[str, Tensor], dtype: torch.dtype, device: torch.device, progress: Progress | None
+    model: BaseModel,
+    weights: dict[str, Weight],
+    sizes: Mapping[str, int],
+    dtype: torch.dtype,
+    device: torch.device,
+    progress: Progress | None,
 ) -> None:
-    """Give the model its parameters, letting go of each mapped tensor that was converted."""
+    """Give the model its parameters, letting go of each stored tensor that was converted.
+
+    Args:
+        sizes: bytes that each parameter has as it is stored; what is not among them is not read.
+    """
     report = progress or (lambda done, total: None)
-    total = sum(tensor.nbytes for tensor in tensors.values())
+    total = sum(sizes.values())
     done = 0
     report(done, total)
     parameters: dict[str, Tensor] = {}
-    for name in list(tensors):
-        stored = tensors.pop(name)
-        try:
-            parameters[name] = stored.to(device=device, dtype=dtype)
-        except (MemoryError, RuntimeError) as error:
-            raise CheckpointError(
-                f"{name} {list(stored.shape)} cannot be put on {device} as {dtype}, after {done:,} of {total:,} bytes: "
-                f"{printable(str(error).splitlines()[0])}"
-            ) from error
-        done += stored.nbytes
-        report(done, total)
+    for published in list(weights):
+        weight = weights.pop(published)
+        if not sizes.keys() & model.adapt_checkpoint({published: weight.example}, model.config).keys():
+            continue
+        for name, stored in model.adapt_checkpoint({published: weight.read()}, model.config).items():
+            parameters[name] = _put(name, stored, dtype, device, f"after {done:,} of {total:,} bytes")
+            done += sizes[name]
+            report(done, total)
     tied = model.head_is_tied
     if tied:
         parameters[model.head_name] = parameters[model.embedding_name]
     model.load_state_dict(parameters, assign=True)
     if tied:
         model.tie_head()  # the assignment made two parameters of it
+
+
+def _put(name: str, stored: Tensor, dtype: torch.dtype, device: torch.device, when: str) -> Tensor:
+    try:
+        return stored.to(device=device, dtype=dtype)
+    except (MemoryError, RuntimeError) as error:
+        raise CheckpointError(
+            f"{name} {list(stored.shape)} cannot be put on {device} as {dtype}, {when}: "
+            f"{printable(str(error).splitlines()[0])}"
+        ) from error

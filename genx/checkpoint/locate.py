@@ -1,14 +1,17 @@
-"""Where models live: a path as it is given, or a name in the models folder."""
+"""Where models live: a path as it is given, or a name in the models folder. A model is a folder or a GGUF file."""
 
 import os
 import sys
 from pathlib import Path, PureWindowsPath
 
 from genx.errors import CheckpointError
+from genx.gguf.header import is_gguf
+from genx.gguf.parts import gguf_parts
 from genx.messages import name_some, printable
 
 MODELS_VARIABLE = "GENX_MODELS"
-_HOW_TO_GET_ONE = "run scripts/fetch_smollm2 to get smollm2-135m, or give the path of a Hugging Face folder"
+_SUFFIX = ".gguf"
+_HOW_TO_GET_ONE = "run scripts/fetch_smollm2 to get smollm2-135m, or give a Hugging Face folder or a GGUF file"
 
 
 def models_folder() -> Path:
@@ -20,32 +23,55 @@ def models_folder() -> Path:
 
 
 def resolve_model(name_or_path: str | os.PathLike[str]) -> Path:
-    """The folder that `name_or_path` means: that path where it exists, else that name in the models folder.
+    """The model that `name_or_path` means: that path where it exists, else that name in the models folder.
+
+    A folder without config.json in which there is one GGUF file means that file; a name may leave `.gguf` out.
 
     Raises:
-        CheckpointError: neither exists, or it is a file; the message names both places looked at, the models that
-            there are, and how to get one.
+        CheckpointError: neither exists, or it is a file of another kind; the message names both places looked at, the
+            models that there are, and how to get one.
     """
     given = os.fspath(name_or_path)
     if not given or "\0" in given:
-        raise CheckpointError(f"the model is {given!r}; allowed: a folder, or the name of one in {models_folder()}")
+        raise CheckpointError(f"the model is {given!r}; allowed: a path, or the name of one in {models_folder()}")
     path = _expand_home(given)
-    if _is_folder(path):
-        return path
+    found = _model_at(path)
+    if found is not None:
+        return found
     if _is_file(path):
         raise CheckpointError(
-            f"{printable(path)} is a file; give the folder with config.json and model.safetensors in it"
+            f"{printable(path)} is no GGUF file; give one, or the folder with config.json and model.safetensors in it"
         )
     root = models_folder()
     looked_at = [printable(path.absolute())]
     if _is_name(given):
-        if _is_folder(root / given):
-            return root / given
+        found = _model_at(root / given) or _model_at(root / f"{given}{_SUFFIX}")
+        if found is not None:
+            return found
         looked_at.append(printable(root / given))
     raise CheckpointError(
         f"there is no model {printable(given)}: {' and '.join(looked_at)} {_do_not_exist(looked_at)}; "
         f"{_models_there(root)}; {_HOW_TO_GET_ONE}"
     )
+
+
+def installed_models() -> dict[str, Path]:
+    """The models in the models folder, by name."""
+    return _models_in(models_folder())
+
+
+def _model_at(path: Path) -> Path | None:
+    """A folder (with one GGUF file and no config.json, that file), or a GGUF file; None if there is neither."""
+    if _is_file(path):
+        return path if is_gguf(path) else None
+    if not _is_folder(path):
+        return None
+    try:
+        files = sorted(path.glob(f"*{_SUFFIX}"))
+    except OSError:
+        return path
+    first_parts = [file for file in files if gguf_parts(file)[0] == file]
+    return path if _is_file(path / "config.json") or len(first_parts) != 1 else first_parts[0]
 
 
 def _expand_home(given: str) -> Path:
@@ -80,15 +106,21 @@ def _is_name(given: str) -> bool:
 
 
 def _models_there(root: Path) -> str:
-    try:
-        names = sorted(
-            folder.name
-            for folder in root.iterdir()
-            if not folder.name.startswith(".") and (folder / "config.json").is_file()
-        )
-    except OSError:
-        names = []
+    names = _models_in(root)
     return f"models in {printable(root)}: {name_some(names) if names else 'none yet'}"
+
+
+def _models_in(root: Path) -> dict[str, Path]:
+    try:
+        entries = sorted(entry for entry in root.iterdir() if not entry.name.startswith("."))
+        found = {entry.name.removesuffix(_SUFFIX): _model_at(entry) for entry in entries}
+    except OSError:
+        return {}
+    return {name: path for name, path in found.items() if path is not None and (path.is_file() or _has_config(path))}
+
+
+def _has_config(folder: Path) -> bool:
+    return _is_file(folder / "config.json")
 
 
 def _user_cache_folder() -> Path:

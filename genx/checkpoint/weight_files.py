@@ -113,10 +113,7 @@ def _only_file(folder: Path) -> Path:
 def _why_no_weights(folder: Path, names: Sequence[str]) -> str:
     place = printable(folder)
     if gguf := [name for name in names if name.endswith(".gguf")]:
-        return (
-            f"{place} has weights as GGUF only ({name_some(gguf)}), which genx does not read; "
-            f"get the same model as {WEIGHTS_FILE}"
-        )
+        return f"{place} has weights as GGUF only ({name_some(gguf)}); give the file itself instead of its folder"
     if pickles := [name for name in names if name.endswith(_PICKLES)]:
         return (
             f"{place} has weights as pickle only ({name_some(pickles)}), which genx does not read, since it can run "

@@ -26,16 +26,17 @@ _CLASSES_WITH_BOS = frozenset({"GemmaTokenizer", "GemmaTokenizerFast"})
 _MAX_TOKEN_ID = 2**32 - 1
 
 
-def load_tokenizer(folder: str | PathLike[str]) -> "Tokenizer":
-    """Load the tokenizer of a checkpoint folder: tokenizer.json and the small files beside it.
+def load_tokenizer(path: str | PathLike[str]) -> "Tokenizer":
+    """Load the tokenizer of a checkpoint folder, tokenizer.json and the small files beside it, or of a GGUF file.
 
     Truncation and padding that tokenizer.json asks for are switched off. A vocabulary of byte-level signs with a
     decoder that leaves them in the text gets the byte-level decoder.
 
     Raises:
-        TokenizerError: tokenizer.json is missing, or a file is not what it should be.
+        TokenizerError: there is no tokenizer, or a file is not what it should be.
+        CheckpointError: a GGUF file's header is damaged.
     """
-    return Tokenizer(read_tokenizer_files(Path(folder)))
+    return Tokenizer(read_tokenizer_files(Path(path)))
 
 
 class Tokenizer:

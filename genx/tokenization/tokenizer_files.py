@@ -36,15 +36,47 @@ class TokenizerFiles:
     chat_templates: Mapping[str, str] = field(default_factory=dict)
 
 
-def read_tokenizer_files(folder: Path) -> TokenizerFiles:
-    """Read tokenizer.json, and where they exist tokenizer_config.json, special_tokens_map.json and the templates.
+def read_tokenizer_files(path: Path) -> TokenizerFiles:
+    """Read what a model says about its tokenizer.
+
+    Args:
+        path: a folder with tokenizer.json, and perhaps tokenizer_config.json, special_tokens_map.json and templates;
+            or a GGUF file.
 
     Raises:
-        TokenizerError: tokenizer.json is missing, or a file cannot be read, is too large or is not what it should be.
+        TokenizerError: there is no tokenizer, or a file cannot be read, is too large or is not what it should be.
+        CheckpointError: a GGUF file's header is damaged.
     """
-    backend = _read_backend(folder)
-    config = _read_object(folder / "tokenizer_config.json")
-    tokens_map = _read_object(folder / "special_tokens_map.json")
+    if path.is_file():
+        return _read_gguf(path)
+    config = _read_object(path / "tokenizer_config.json")
+    tokens_map = _read_object(path / "special_tokens_map.json")
+    return _assemble(_read_backend(path), config, tokens_map, _read_chat_templates(path, config))
+
+
+def has_tokenizer(path: Path) -> bool:
+    """Whether there is a tokenizer at `path`, a folder or a GGUF file, whole or damaged."""
+    return path.is_file() or (path / "tokenizer.json").is_file()
+
+
+def _read_gguf(path: Path) -> TokenizerFiles:
+    from genx.gguf.parts import read_gguf_model
+    from genx.gguf.tokenizer import tokenizer_config, tokenizer_json
+    from genx.gguf.vocabulary import TOKENIZER_ARRAYS
+
+    metadata = read_gguf_model(path, whole=TOKENIZER_ARRAYS).metadata
+    try:
+        description, config = json.dumps(tokenizer_json(metadata)), tokenizer_config(metadata)
+    except TokenizerError as error:
+        raise TokenizerError(f"{printable(path)}: {error}") from error
+    with library_errors(f"the vocabulary of {printable(path)} makes no tokenizer"):
+        backend = Backend.from_str(description)
+    return _assemble(backend, config, {}, _named_templates(config))
+
+
+def _assemble(
+    backend: Backend, config: Mapping[str, Any], tokens_map: Mapping[str, Any], chat_templates: Mapping[str, str]
+) -> TokenizerFiles:
     named_tokens = {}
     for role in NAMED_TOKENS:
         text = _token_text(config.get(role)) or _token_text(tokens_map.get(role))
@@ -55,7 +87,7 @@ def read_tokenizer_files(folder: Path) -> TokenizerFiles:
         config=config,
         named_tokens=named_tokens,
         special_texts=_special_texts(config) | _special_texts(tokens_map) | frozenset(named_tokens.values()),
-        chat_templates=_read_chat_templates(folder, config),
+        chat_templates=chat_templates,
     )
 
 
@@ -146,6 +178,14 @@ def _special_texts(content: Mapping[str, Any]) -> frozenset[str]:
 
 def _read_chat_templates(folder: Path, config: Mapping[str, Any]) -> Mapping[str, str]:
     """Template sources by name; chat_template.jinja goes before what tokenizer_config.json holds."""
+    templates = _named_templates(config)
+    path = folder / "chat_template.jinja"
+    if path.is_file():
+        templates["default"] = _read_text(path, _MAX_TEMPLATE_BYTES)
+    return templates
+
+
+def _named_templates(config: Mapping[str, Any]) -> dict[str, str]:
     templates: dict[str, str] = {}
     match config.get("chat_template"):
         case str(source):
@@ -157,7 +197,4 @@ def _read_chat_templates(folder: Path, config: Mapping[str, Any]) -> Mapping[str
                         templates[name] = source
         case Mapping() as named:
             templates.update({name: source for name, source in named.items() if isinstance(source, str)})
-    path = folder / "chat_template.jinja"
-    if path.is_file():
-        templates["default"] = _read_text(path, _MAX_TEMPLATE_BYTES)
     return templates

@@ -46,7 +46,7 @@ def test_a_missing_model_names_both_places_the_models_and_the_way_to_one(models:
     assert refusal("gamma") == (
         f"there is no model gamma: {Path('gamma').absolute()} and {models / 'gamma'} do not exist; "
         f"models in {models}: alpha, beta; "
-        "run scripts/fetch_smollm2 to get smollm2-135m, or give the path of a Hugging Face folder"
+        "run scripts/fetch_smollm2 to get smollm2-135m, or give a Hugging Face folder or a GGUF file"
     )
 
 
@@ -67,12 +67,31 @@ def test_odd_names_are_refused_in_a_line(given: str, models: Path) -> None:
 
 @pytest.mark.parametrize("given", ["", "a\0b"])
 def test_what_is_no_name_at_all(given: str, models: Path) -> None:
-    assert f"allowed: a folder, or the name of one in {models}" in refusal(given)
+    assert f"allowed: a path, or the name of one in {models}" in refusal(given)
 
 
 def test_a_file_is_not_a_model(models: Path) -> None:
     file = models / "alpha" / "config.json"
-    assert refusal(str(file)) == f"{file} is a file; give the folder with config.json and model.safetensors in it"
+    assert (
+        refusal(str(file))
+        == f"{file} is no GGUF file; give one, or the folder with config.json and model.safetensors in it"
+    )
+
+
+def test_a_gguf_file_is_a_model_by_its_path_its_name_or_its_folder(models: Path) -> None:
+    for name in ("whole.gguf", "notes/only.gguf"):
+        (models / name).write_bytes(b"GGUF")
+    assert resolve_model(models / "whole.gguf") == models / "whole.gguf"
+    assert resolve_model("whole") == resolve_model("whole.gguf") == models / "whole.gguf"
+    assert resolve_model("notes") == models / "notes" / "only.gguf"
+    assert "models in" in (said := refusal("gamma"))
+    assert ": alpha, beta, notes, whole; " in said
+
+
+def test_a_model_in_several_files_is_one(models: Path) -> None:
+    for part in (1, 2):
+        (models / "notes" / f"m-0000{part}-of-00002.gguf").write_bytes(b"GGUF")
+    assert resolve_model("notes") == models / "notes" / "m-00001-of-00002.gguf"
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ def test_several_files_without_an_index_are_refused(tmp_path: Path) -> None:
     ("file", "said"),
     [
         ("pytorch_model.bin", "has weights as pickle only (pytorch_model.bin), which genx does not read, since it can"),
-        ("model.gguf", "has weights as GGUF only (model.gguf), which genx does not read"),
+        ("model.gguf", "has weights as GGUF only (model.gguf); give the file itself"),
         ("readme.md", "has no weights; expected model.safetensors, or model.safetensors.index.json"),
     ],
 )
