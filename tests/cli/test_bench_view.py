@@ -278,6 +278,20 @@ def test_ctrl_c_reports_what_is_there(model: str, tmp_path: Path, monkeypatch: p
     assert "interrupted; 1 rows are reported" in result.stderr
 
 
+@pytest.mark.parametrize(("more", "shown"), [((), True), (("-q",), False)])
+def test_a_bar_on_the_terminal(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...], shown: bool
+) -> None:
+    start = FakeWorkers(lambda job: STEADY).start
+    monkeypatch.setattr("genx.cli.bench_session.measure", lambda of, known: measure(of, known, start))
+    known = write_report(tmp_path / "a.json", point())
+    result = run_genx_at_terminal(*arguments(model, known, "-p", "8,9", "--warmup", "0", *more))
+    assert result.status == 0
+    assert ("genx 9+4, batch 1, float32: " in result.stderr) is shown
+    assert "genx 8+4" not in result.stderr  # was there already
+    assert "1.020" in result.text
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_plot(model: str, several: str, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
