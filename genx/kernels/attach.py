@@ -65,6 +65,9 @@ def attach(model: BaseModel, weights: str = "stored", mode: str = "auto") -> Att
     if native is None and weights not in ("int8", "int4"):
         model.float()
     replacer = _Replacer(native, weights if weights in ("int8", "int4") else None)
+    if weights == "int4":
+        # The head's errors reach the logits undiluted, so it keeps 8 bits.
+        model.lm_head = _Replacer(native, "int8").replacement(model.lm_head)
     replacer.replace_in(model)
     return _description(model, library)
 
@@ -79,11 +82,12 @@ class _Replacer:
         """Replace what is below `parent`, the innermost modules first."""
         for name, child in parent.named_children():
             self.replace_in(child)
-            replacement = self._replacement(child)
+            replacement = self.replacement(child)
             if replacement is not None:
                 parent.add_module(name, replacement.eval())
 
-    def _replacement(self, module: nn.Module) -> nn.Module | None:
+    def replacement(self, module: nn.Module) -> nn.Module | None:
+        """The module's counterpart; None where it stays, with float32 parameters."""
         if isinstance(module, nn.Linear | Conv1D):
             return self._linear(module)
         if isinstance(module, nn.Embedding):

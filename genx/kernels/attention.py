@@ -38,8 +38,8 @@ class CachedAttention:
             window: last positions that a query sees; None for all.
         """
         self._sizes = sizes
-        self._projection = projection
-        self._native = NativeAttention(*sizes, native)
+        self.projection = projection
+        self.native = NativeAttention(*sizes, native)
         self._window = window
 
     def __call__(
@@ -47,9 +47,9 @@ class CachedAttention:
     ) -> tuple[Tensor, Entry | None]:
         """`hidden` [B, T, C] to [B, T, H * D], and the next cache entry."""
         if entry is None or step.batch * step.length > ROWS_MAX:
-            return self._attend(self._projection.separate(hidden), step, rotary, entry)
-        projected = self._projection(hidden)  # [B, T, (H + 2 G) * D]
-        return self._native(projected, step, rotary, entry) or self._attend([projected], step, rotary, entry)
+            return self._attend(self.projection.separate(hidden), step, rotary, entry)
+        projected = self.projection(hidden)  # [B, T, (H + 2 G) * D]
+        return self.native(projected, step, rotary, entry) or self._attend([projected], step, rotary, entry)
 
     def _attend(
         self, projected: Sequence[Tensor], step: Positions, rotary: Rotary | None, entry: Entry | None
@@ -81,8 +81,8 @@ class NativeAttention:
         self._outputs = heads * head_size
         self._inputs = (heads + 2 * groups) * head_size
         self._attend = native.attend
-        self._structure = AttentionStructure(heads, groups, head_size, head_size**-0.5)
-        self._argument = byref(self._structure)
+        self.structure = AttentionStructure(heads, groups, head_size, head_size**-0.5)
+        self._argument = byref(self.structure)
 
     def __call__(
         self, projected: Tensor, step: Positions, rotary: Rotary | None, entry: Entry
@@ -100,20 +100,30 @@ class NativeAttention:
             must serve: see `LayerCache.reserve`.
         """
         check_input(projected, (step.batch, step.length, self._inputs))
-        reserved = self._reserve(projected, step, entry)
+        reserved = self.reserve(projected, step, entry)
         if reserved is None:
             return None
         memory, following = reserved
-        tables = step.shared(("native", None if rotary is None else id(rotary[0])), lambda: StepTables(step, rotary))
-        tables.check(self._head_size)
         mixed = projected.new_empty((step.batch, step.length, self._outputs))
-        address = memory.buffer_info()[0]
-        if self._attend(self._argument, tables.argument, address, projected.data_ptr(), mixed.data_ptr()):
+        address, places = memory.buffer_info()[0], self.places(step, rotary)
+        if self._attend(self._argument, places, address, projected.data_ptr(), mixed.data_ptr()):
             raise MemoryError
         return mixed, following
 
-    def _reserve(self, like: Tensor, step: Positions, entry: Entry) -> tuple["array[int]", Entry] | None:
-        """`struct row_cache` of each row as three numbers a row, and the next entry."""
+    def places(self, step: Positions, rotary: Rotary | None) -> object:
+        """`struct step` by reference, made once for all layers of a step that turn by the same angles."""
+        tables = step.shared(("native", None if rotary is None else id(rotary[0])), lambda: StepTables(step, rotary))
+        tables.check(self._head_size)
+        return tables.argument
+
+    def reserve(self, like: Tensor, step: Positions, entry: Entry) -> tuple["array[int]", Entry] | None:
+        """`struct row_cache` of each row as three numbers a row, and the next entry; None as above.
+
+        Args:
+            like: a tensor of the dtype of the keys.
+            step: where the T tokens stand.
+            entry: the layer's cache.
+        """
         if isinstance(entry, LayerCache):
             reserved = entry.reserve(like, self._groups, self._head_size, step)
             return None if reserved is None else (_row_memory(reserved[0], reserved[1]), reserved[2])
@@ -139,7 +149,7 @@ class StepTables:
         assert self._positions.dtype == torch.int64
         assert self._visible is None or self._visible.shape == (batch, length)
         cosine, sine, pitch = None, None, 0
-        self._angles: int | None = None
+        self._angles = 0
         if self._rotary is not None:
             rows, _, tokens, self._angles = self._rotary[0].shape
             assert self._rotary[1].shape == self._rotary[0].shape
@@ -148,13 +158,15 @@ class StepTables:
             cosine, sine = (angles.data_ptr() for angles in self._rotary)
             pitch = 0 if rows == 1 else length * self._angles
         visible = None if self._visible is None else self._visible.data_ptr()
-        self._structure = StepStructure(batch, length, self._positions.data_ptr(), visible, cosine, sine, pitch)
+        self._structure = StepStructure(
+            batch, length, self._positions.data_ptr(), visible, cosine, sine, self._angles, pitch
+        )
         self.argument = byref(self._structure)
 
     def check(self, head_size: int) -> None:
-        """Refuse heads of another size than the angles are for."""
-        if self._angles is not None and self._angles != head_size:
-            raise ValueError(f"the angles are for heads of {self._angles}; allowed: {head_size}")
+        """Refuse angles that are not for pairs of channels of a head."""
+        if self._angles % 2 or self._angles > head_size:
+            raise ValueError(f"{self._angles} channels rotate; allowed: an even number up to {head_size}")
 
 
 def _row_memory(keys: Tensor, values: Tensor) -> "array[int]":

@@ -16,9 +16,10 @@ from genx.core.fused import FusedAttention, FusedMLP
 from genx.core.moe import Expert
 from genx.core.positions import Positions
 from genx.kernels.attention import CachedAttention, Rotary
+from genx.kernels.layer import NativeLayer
 from genx.kernels.library import Library
 from genx.kernels.linear import KernelLinear, KernelModule
-from genx.kernels.projection import Projection, is_known_norm
+from genx.kernels.projection import ROWS_MAX, Projection, is_known_norm
 
 
 class KernelEmbedding(KernelModule):
@@ -108,15 +109,22 @@ class KernelDecoderLayer(KernelBlock):
         self._mix = attention.cached_attention(native, block.input_layernorm)
         self._output = attention.output
         self._norm = block.post_attention_layernorm
+        self._whole: NativeLayer | None = None
         self._inner: Projection | None = None
         if isinstance(self._feed_forward, KernelGatedMLP):
             self._inner = self._feed_forward.inner(native, self._norm)
             self._down = self._feed_forward.down
+            if self._inner.is_native:
+                self._whole = NativeLayer(self._mix, self._output, self._inner, self._down, native)
 
     def forward(
         self, hidden: Tensor, step: Positions, rotary: Rotary, entry: Entry | None
     ) -> tuple[Tensor, Entry | None]:
         """`hidden` [B, T, C] to [B, T, C], and the next cache entry."""
+        if self._whole is not None and entry is not None and step.batch * step.length <= ROWS_MAX:
+            found = self._whole(hidden, step, rotary, entry)
+            if found is not None:
+                return found
         mixed, entry = self._mix(hidden, step, rotary, entry)
         hidden = self._output(mixed, hidden)
         if self._inner is None:

@@ -50,7 +50,7 @@ class Norm(Structure):
 
 
 class ProjectionStructure(Structure):
-    """`struct projection` of native/project.c."""
+    """`struct projection` of native/project.h."""
 
     _fields_ = (
         ("matrices", Matrix * 3),
@@ -64,13 +64,22 @@ class ProjectionStructure(Structure):
 
 
 class AttentionStructure(Structure):
-    """`struct attention` of native/attend.c."""
+    """`struct attention` of native/attend.h."""
 
-    _fields_ = (("heads", c_int64), ("groups", c_int64), ("head_size", c_int64), ("scale", c_float))
+    _fields_ = (
+        ("heads", c_int64),
+        ("groups", c_int64),
+        ("head_size", c_int64),
+        ("scale", c_float),
+        ("softcap", c_float),
+        ("sinks", c_void_p),
+        ("query_norm", Norm),
+        ("key_norm", Norm),
+    )
 
 
 class StepStructure(Structure):
-    """`struct step` of native/attend.c."""
+    """`struct step` of native/attend.h."""
 
     _fields_ = (
         ("batch", c_int64),
@@ -79,7 +88,20 @@ class StepStructure(Structure):
         ("visible", c_void_p),
         ("cosine", c_void_p),
         ("sine", c_void_p),
+        ("angles", c_int64),
         ("angle_pitch", c_int64),
+    )
+
+
+class LayerStructure(Structure):
+    """`struct layer` of native/layer.c."""
+
+    _fields_ = (
+        ("into_heads", POINTER(ProjectionStructure)),
+        ("attention", POINTER(AttentionStructure)),
+        ("out_of_heads", POINTER(ProjectionStructure)),
+        ("inner", POINTER(ProjectionStructure)),
+        ("down", POINTER(ProjectionStructure)),
     )
 
 
@@ -96,7 +118,11 @@ class Library:
     project: Callable[..., int]
     normalize: Callable[..., None]
     attend: Callable[..., int]
+    layer: Callable[..., int]
     expand: Callable[..., None]
+
+    quantize: Callable[..., int]
+    """Returns 0, or the sum of 1 for a weight that is not finite and 2 for one that is too large."""
 
 
 @cache
@@ -133,10 +159,16 @@ def load_library(path: Path, level: str) -> Library | str:
     attend = handle.genx_attend
     attend.argtypes = [POINTER(AttentionStructure), POINTER(StepStructure), c_void_p, c_void_p, c_void_p]
     attend.restype = c_int32
+    layer = handle.genx_layer
+    layer.argtypes = [POINTER(LayerStructure), POINTER(StepStructure), c_void_p, c_void_p, c_void_p]
+    layer.restype = c_int32
     expand = handle.genx_expand
     expand.argtypes = [POINTER(Matrix), c_int64, c_int64, c_void_p]
     expand.restype = None
-    return Library(level, _share_threads(handle), project, normalize, attend, expand)
+    quantize = handle.genx_quantize
+    quantize.argtypes = [POINTER(Matrix), c_int64, c_void_p, c_void_p]
+    quantize.restype = c_int64
+    return Library(level, _share_threads(handle), project, normalize, attend, layer, expand, quantize)
 
 
 def _share_threads(handle: ctypes.CDLL) -> bool:

@@ -13,7 +13,16 @@ from torch import Tensor, nn
 from genx.errors import GenxError
 from genx.kernels.library import FORMATS, Library, Matrix
 from genx.kernels.projection import Projection
-from genx.kernels.quantize import dequantize_int4, dequantize_int8, quantize_int8
+from genx.kernels.quantize import (
+    BLOCK,
+    NOT_FINITE,
+    TOO_LARGE,
+    dequantize_int4,
+    dequantize_int8,
+    padded_columns,
+    quantize_int4,
+    quantize_int8,
+)
 
 # Weights made float32 at once for a product by torch. At 16 MiB they stay in the last-level cache.
 _AT_ONCE = 1 << 22
@@ -159,7 +168,7 @@ class QuantizedLinear(KernelLinear):
         """
         super().__init__(weight.size(0), weight.size(1), bias, scratch, native)
         self._quantization = quantization
-        values, scales = quantize_int8(weight.detach())
+        values, scales = quantized(quantization, weight.detach(), native)
         self.register_buffer("weight_values", values)
         self.register_buffer("weight_scales", scales)
         self.weight_values: Tensor
@@ -187,3 +196,27 @@ class QuantizedLinear(KernelLinear):
         bias = None if self.bias is None else self.bias.data_ptr()
         values, scales = self.weight_values.data_ptr(), self.weight_scales.data_ptr()
         return Matrix(values, scales, bias, self.out_features, self.in_features, FORMATS[self.format])
+
+
+def quantized(quantization: str, weight: Tensor, native: Library | None) -> tuple[Tensor, Tensor]:
+    """Values and scales of a weight matrix [O, I] in float32, bfloat16 or float16; see genx/kernels/quantize.py.
+
+    Raises:
+        GenxError: a weight is not finite, or too large.
+    """
+    if native is None:
+        return (quantize_int8 if quantization == "int8" else quantize_int4)(weight)
+    weight = weight.contiguous()
+    outputs, inputs = weight.shape
+    padded = padded_columns(inputs)
+    if quantization == "int8":
+        values = torch.empty(outputs, padded, dtype=torch.int8)
+        scales = torch.empty(outputs, padded // BLOCK, dtype=torch.float16)
+    else:
+        values = torch.empty(outputs, padded // 2, dtype=torch.uint8)
+        scales = torch.empty(outputs, padded // BLOCK, 2, dtype=torch.float16)
+    stored = Matrix(weight.data_ptr(), None, None, outputs, inputs, FORMATS[str(weight.dtype).removeprefix("torch.")])
+    faults = native.quantize(stored, FORMATS[quantization], values.data_ptr(), scales.data_ptr())
+    if faults:
+        raise GenxError(NOT_FINITE if faults & 1 else TOO_LARGE)
+    return values, scales

@@ -99,9 +99,10 @@ class Projection:
         self._activate = activate
         self._gated = gated
         self._native = native if activate in _NATIVE_ACTIVATIONS else None
+        self.is_native = self._native is not None
         if self._native is not None:
             self._norm_tensors = None if norm is None else NormTensors(norm)
-            self._structure = ProjectionStructure(
+            self.structure = ProjectionStructure(
                 (Matrix * 3)(*(linear.matrix() for linear in linears)),
                 len(linears),
                 self.columns,
@@ -110,7 +111,7 @@ class Projection:
                 gated,
                 Norm() if self._norm_tensors is None else self._norm_tensors.structure,
             )
-            self._argument = byref(self._structure)
+            self._argument = byref(self.structure)
 
     def __call__(self, hidden: Tensor, residual: Tensor | None = None) -> Tensor:
         """`hidden` [..., I] to [..., O], plus `residual` [..., O] if there is one. All float32."""

@@ -10,8 +10,15 @@ from torch import Tensor
 
 from genx.errors import GenxError
 
+NOT_FINITE = "a weight is infinite or not a number; allowed in quantised blocks: finite weights; load it unquantised"
+TOO_LARGE = "a weight is too large; allowed in quantised blocks: scales up to 65504; load it unquantised"
+
 BLOCK = 32
 ROW_MULTIPLE = 64
+
+TRIAL_STEPS = (15, 14, 13, 12, 11, 10, 9, 8, 15.3, 15.6, 16, 16.5, 17, 17.5, 18, 19)
+"""Steps that a block's range is cut into on trial. Fewer than 15 find weights that lie on a coarser grid; more clip
+both ends of the range."""
 
 # Rows quantised at once, in weights: the temporary tensors of a huge matrix stay small.
 _AT_ONCE = 1 << 22
@@ -36,6 +43,25 @@ def quantize_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
     """
     parts = [_int8_rows(_blocks(rows)) for rows in _row_slices(weight)]
     return torch.cat([values for values, _ in parts]), torch.cat([scales for _, scales in parts])
+
+
+def quantize_int4(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Round each weight to one of 16 evenly spaced values of its block.
+
+    Of several trial ranges a block takes the one with the least squared error, after scale and offset were fitted to
+    the rounded weights by least squares.
+
+    Args:
+        weight: [O, I], any float dtype.
+
+    Returns:
+        words uint8 [O, P / 2] and scales float16 [O, P / 32, 2]; see `dequantize_int4`.
+
+    Raises:
+        GenxError: a weight is not finite, or too large for a float16 scale.
+    """
+    parts = [_int4_rows(_blocks(rows)) for rows in _row_slices(weight)]
+    return torch.cat([words for words, _ in parts]), torch.cat([scales for _, scales in parts])
 
 
 def dequantize_int8(values: Tensor, scales: Tensor, columns: int) -> Tensor:
@@ -84,6 +110,43 @@ def _int8_rows(blocks: Tensor) -> tuple[Tensor, Tensor]:
     # A block of zeros, or of weights so small that float16 rounds their scale to zero, has values of zero.
     values = (blocks / torch.where(scale == 0, 1.0, scale)).round().clamp(-127, 127) * (scale != 0)
     return values.to(torch.int8).flatten(1), scales
+
+
+def _int4_rows(blocks: Tensor) -> tuple[Tensor, Tensor]:
+    low, high = blocks.amin(-1, keepdim=True), blocks.amax(-1, keepdim=True)  # [O, P / 32, 1] each
+    _as_float16(high - low)
+    # A block of one value: its offset says it all, as well as float16 can.
+    best_offset = _as_float16((low + high) / 2).float()
+    best_scale = torch.zeros_like(best_offset)
+    best_values = torch.zeros_like(blocks)
+    best_error = torch.where(low == high, 0.0, torch.inf)
+    for steps in TRIAL_STEPS:
+        scale = (high - low) / steps
+        offset = low if steps <= 15 else (low + high) / 2 - 7.5 * scale
+        scale, offset = _fitted(blocks, _rounded(blocks, scale, offset), scale, offset)
+        values = _rounded(blocks, scale, offset)
+        error = (blocks - (values * scale + offset)).square().sum(-1, keepdim=True)
+        better = (scale > 0) & (error < best_error)
+        best_error = torch.where(better, error, best_error)
+        best_scale, best_offset = torch.where(better, scale, best_scale), torch.where(better, offset, best_offset)
+        best_values = torch.where(better, values, best_values)
+    words = pack_int4(best_values.to(torch.uint8).flatten(1))
+    return words, torch.cat((best_scale, best_offset), dim=-1).to(torch.float16)
+
+
+def _rounded(blocks: Tensor, scale: Tensor, offset: Tensor) -> Tensor:
+    return ((blocks - offset) * (1 / scale)).clamp(0, 15).round()
+
+
+def _fitted(blocks: Tensor, values: Tensor, scale: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
+    """The least-squares scale and offset of rounded values, as float16 has them."""
+    total = values.sum(-1, keepdim=True)
+    spread = BLOCK * values.square().sum(-1, keepdim=True) - total.square()
+    weights = blocks.sum(-1, keepdim=True)
+    fitted = (BLOCK * (values * blocks).sum(-1, keepdim=True) - total * weights) / spread
+    scale = torch.where(spread > 0, fitted, scale)
+    offset = torch.where(spread > 0, (weights - fitted * total) / BLOCK, offset)
+    return scale.to(torch.float16).float(), offset.to(torch.float16).float()
 
 
 def _as_float16(scales: Tensor) -> Tensor:

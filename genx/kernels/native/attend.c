@@ -1,8 +1,5 @@
-/* Attention of new tokens over the cache: rotate queries and keys, write keys and values into their slots, attend.
- *
- * The token with position p of its row lies in slot p mod capacity; see genx/core/cache.py for why every slot up to
- * there is in the window of each query that this operation is given.
- */
+#include "attend.h"
+
 #include <math.h>
 #include <stdlib.h>
 
@@ -12,26 +9,6 @@
 /* Slots whose scores one thread takes at once. Parts are mixed in the order of their slots, whoever made them. */
 #define PART 128
 #define PREFETCH(address) __builtin_prefetch((const void *)((uintptr_t)(address) + 4096))
-
-struct attention {
-    int64_t heads, groups, head_size; /* H, G, D */
-    float scale;                      /* of the scores, D^-1/2 */
-};
-
-/* Where the tokens of a step stand. */
-struct step {
-    int64_t batch, length;       /* B, T */
-    const int64_t *positions;    /* [B, T] */
-    const uint8_t *visible;      /* [B, T], 0 where a token is hidden and leaves nothing in the cache; or null */
-    const float *cosine, *sine;  /* [B or 1, T, D], or null where positions do not rotate */
-    int64_t angle_pitch;         /* from one row's angles to the next's: T D, or 0 */
-};
-
-/* The cache of each row: keys and values [G, capacity, D]. */
-struct row_cache {
-    float *keys, *values;
-    int64_t capacity;
-};
 
 struct work {
     const struct attention *attention;
@@ -53,9 +30,9 @@ INLINE int64_t projected_size(const struct attention *attention)
     return (attention->heads + 2 * attention->groups) * attention->head_size;
 }
 
-static void rotate(float *head, const float *cosine, const float *sine, int64_t size)
+static void rotate(float *head, const float *cosine, const float *sine, int64_t channels)
 {
-    const int64_t half = size / 2;
+    const int64_t half = channels / 2;
     for (int64_t i = 0; i < half; i++) {
         const float first = head[i], second = head[half + i];
         head[i] = first * cosine[i] - second * sine[i];
@@ -63,7 +40,18 @@ static void rotate(float *head, const float *cosine, const float *sine, int64_t 
     }
 }
 
-/* Rotate a token's queries and keys in place, and write its keys and values. */
+/* Normalise and rotate `count` heads of a token in place. */
+static void turn(float *heads, int64_t count, int64_t size, const struct norm *norm, const struct step *step, int64_t angle)
+{
+    for (int64_t head = 0; head < count; head++, heads += size) {
+        if (norm->kind)
+            normalize(norm, heads, size, heads);
+        if (step->cosine)
+            rotate(heads, step->cosine + angle, step->sine + angle, step->angles);
+    }
+}
+
+/* Turn a token's queries and keys in place, and write its keys and values. */
 static void enter_token(
     const struct attention *attention, const struct step *step, const struct row_cache *cache, float *projected,
     int64_t row, int64_t token
@@ -72,11 +60,9 @@ static void enter_token(
     const int64_t size = attention->head_size, index = row * step->length + token;
     float *keys = projected + attention->heads * size;
     const float *values = keys + attention->groups * size;
-    if (step->cosine) {
-        const int64_t angle = row * step->angle_pitch + token * size;
-        for (int64_t head = 0; head < attention->heads + attention->groups; head++)
-            rotate(projected + head * size, step->cosine + angle, step->sine + angle, size);
-    }
+    const int64_t angle = row * step->angle_pitch + token * step->angles;
+    turn(projected, attention->heads, size, &attention->query_norm, step, angle);
+    turn(keys, attention->groups, size, &attention->key_norm, step, angle);
     if (step->visible && !step->visible[index])
         return;
     const int64_t slot = step->positions[index] % cache->capacity;
@@ -99,14 +85,22 @@ INLINE float dot(const float *a, const float *b, int64_t size)
     return add_lanes(sum) + rest;
 }
 
-/* scores[s] = query . key s * scale for `count` keys; returns the largest (NaN if one is). */
-static float score(const float *query, const float *keys, int64_t count, int64_t size, float scale, float *scores)
+INLINE floats hyperbolic_tangent(floats x) { return 1.0f - 2.0f / (exponential(x + x) + 1.0f); }
+
+/* scores[s] = query . key s, scaled and capped, for `count` keys; returns the largest (NaN if one is). */
+static float score(const struct attention *attention, const float *query, const float *keys, int64_t count, float *scores)
 {
+    const int64_t size = attention->head_size;
     floats largest = splat(-__builtin_inff());
     for (int64_t slot = 0; slot < count; slot++) {
         PREFETCH(keys + slot * size);
-        scores[slot] = dot(query, keys + slot * size, size) * scale;
+        scores[slot] = dot(query, keys + slot * size, size) * attention->scale;
     }
+    if (attention->softcap > 0)
+        for (int64_t slot = 0; slot < count; slot += LANES) {
+            const floats bent = hyperbolic_tangent(load_float32(scores + slot) / attention->softcap);
+            store_float32(scores + slot, bent * attention->softcap);
+        }
     for (int64_t slot = count; slot < round_up(count, LANES); slot++)
         scores[slot] = -__builtin_inff();
     for (int64_t slot = 0; slot < count; slot += LANES) {
@@ -163,14 +157,14 @@ static void attend_part(const struct work *work, int64_t row, int64_t group, int
     const struct row_cache *cache = &work->rows[row];
     const int64_t start = part * PART;
     const int64_t from = (group * cache->capacity + start) * size;
-    float scores[PART];
+    float scores[PART] = {0};
     for (int64_t token = 0; token < work->step->length; token++) {
         const int64_t index = row * work->step->length + token;
         const int64_t count = minimum(visible_slots(work, row, token) - start, PART);
         for (int64_t head = group * shared; count > 0 && head < (group + 1) * shared; head++) {
             float *mixture = work->mixtures + ((index * attention->heads + head) * work->parts + part) * (size + 2);
             const float *query = work->projected + index * projected_size(attention) + head * size;
-            const float largest = score(query, cache->keys + from, count, size, attention->scale, scores);
+            const float largest = score(attention, query, cache->keys + from, count, scores);
             mixture[size] = largest;
             mixture[size + 1] = weigh(scores, count, largest);
             mix(scores, cache->values + from, count, size, mixture);
@@ -194,10 +188,15 @@ static void join_parts(const struct work *work, int64_t index, int64_t head, int
     const int64_t size = work->attention->head_size;
     const float *mixtures = work->mixtures + (index * work->attention->heads + head) * work->parts * (size + 2);
     float *output = work->output + (index * work->attention->heads + head) * size;
+    const float *sink = work->attention->sinks ? work->attention->sinks + head : NULL;
     float largest = mixtures[size], total = 0;
     for (int64_t part = 1; part < parts; part++) {
         const float other = mixtures[part * (size + 2) + size];
         largest = other > largest || other != other ? other : largest;
+    }
+    if (sink) {
+        largest = *sink > largest ? *sink : largest;
+        total = expf(*sink - largest);
     }
     memset(output, 0, (size_t)size * sizeof *output);
     for (int64_t part = 0; part < parts; part++) {
@@ -211,8 +210,6 @@ static void join_parts(const struct work *work, int64_t index, int64_t head, int
         output[i] /= total;
 }
 
-/* Attend from `projected` [B, T, (H + 2 G) D] - each token's queries, keys and values, whose queries and keys are
- * rotated in place - over the cache of each row, into `output` [B, T, H D]. Returns 0, or 1 if there is no memory. */
 int32_t genx_attend(
     const struct attention *attention, const struct step *step, const struct row_cache *rows, float *projected,
     float *output

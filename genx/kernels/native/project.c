@@ -1,28 +1,12 @@
-/* One projection of a model, with what stands before and after it:
- *
- *     normalise -> multiply with up to three matrices -> add biases -> activate (and gate) -> add the residual
- */
+#include "project.h"
+
 #include <stdlib.h>
 
 #include "activation.h"
-#include "norm.h"
 #include "product.h"
 #include "team.h"
 
-#define MATRICES_MAX 3
 #define UNIT 16 /* outputs that a thread takes at once: a cache line of floats, so that no two threads write to one */
-
-/* Of several matrices the outputs stand side by side, as of one whose rows are theirs in turn; of a gated pair,
- * activation(first) * second takes the place of the first, and there is nothing else. */
-struct projection {
-    struct matrix matrices[MATRICES_MAX];
-    int64_t count;
-    int64_t columns;
-    int64_t outputs; /* a row's, after gating */
-    int64_t activation;
-    int64_t is_gated;
-    struct norm norm; /* of kind 0: none */
-};
 
 struct work {
     const struct projection *projection;
@@ -98,8 +82,6 @@ static int64_t multiplications(const struct projection *projection, int64_t rows
     return weights * projection->columns * rows;
 }
 
-/* Project `rows` rows of `input` [rows, columns] to `output` [rows, outputs]; `residual` [rows, outputs] or null.
- * Returns 0, or 1 if there is no memory. */
 int32_t genx_project(
     const struct projection *projection, const float *input, const float *residual, float *output, int64_t rows
 )
@@ -135,7 +117,6 @@ int32_t genx_project(
     return 0;
 }
 
-/* Normalise `rows` rows of `input` [rows, columns] to `output`. */
 void genx_normalize(const struct norm *norm, const float *input, float *output, int64_t rows, int64_t columns)
 {
     for (int64_t row = 0; row < rows; row++)

@@ -1,0 +1,44 @@
+/* Attention of new tokens over the cache: rotate queries and keys, write keys and values into their slots, attend.
+ *
+ * The token with position p of its row lies in slot p mod capacity; see genx/core/cache.py for why every slot up to
+ * there is in the window of each query that this operation is given.
+ */
+#ifndef GENX_ATTEND_H
+#define GENX_ATTEND_H
+
+#include <stdint.h>
+
+#include "norm.h"
+
+struct attention {
+    int64_t heads, groups, head_size;  /* H, G, D */
+    float scale;                       /* of the scores */
+    float softcap;                     /* scores become softcap tanh(score / softcap); 0: they stay */
+    const float *sinks;                /* [H] scores that take part in the softmax and have no value; or null */
+    struct norm query_norm, key_norm;  /* of each head before it rotates; of kind 0: none */
+};
+
+/* Where the tokens of a step stand. */
+struct step {
+    int64_t batch, length;       /* B, T */
+    const int64_t *positions;    /* [B, T] */
+    const uint8_t *visible;      /* [B, T], 0 where a token is hidden and leaves nothing in the cache; or null */
+    const float *cosine, *sine;  /* [B or 1, T, R] for the first R channels of a head; null where none rotate */
+    int64_t angles;              /* R, even, at most D */
+    int64_t angle_pitch;         /* from one row's angles to the next's: T R, or 0 */
+};
+
+/* The cache of each row: keys and values [G, capacity, D]. */
+struct row_cache {
+    float *keys, *values;
+    int64_t capacity;
+};
+
+/* Attend from `projected` [B, T, (H + 2 G) D] - each token's queries, keys and values, whose queries and keys are
+ * rotated in place - over the cache of each row, into `output` [B, T, H D]. Returns 0, or 1 if there is no memory. */
+int32_t genx_attend(
+    const struct attention *attention, const struct step *step, const struct row_cache *rows, float *projected,
+    float *output
+);
+
+#endif
