@@ -8,8 +8,7 @@ from genx.bench.estimates import Ratio
 from genx.bench.records import Record, read_report
 from genx.cli.bench_request import ComparisonRequest
 from genx.cli.bench_view import comma_separated, markdown, record_name
-from genx.cli.layout import Layout
-from genx.cli.output import Output
+from genx.cli.layout import Layout, show
 from genx.cli.terminal import Terminal
 from genx.engine.result import as_json_line
 from genx.errors import ExitCode
@@ -25,7 +24,7 @@ def show_comparison(terminal: Terminal, request: ComparisonRequest) -> int:
         UsageError: a report cannot be read.
     """
     found = compare(read_report(request.base), read_report(request.other))
-    Output(terminal).write(_rendered(found, terminal, request))
+    show(terminal, _rendered(found, terminal, request))
     if request.tolerance is None:
         return ExitCode.OK
     slower = [(pair, name) for pair in found.pairs for name in pair.slower_by(request.tolerance)]
@@ -46,17 +45,27 @@ def _rendered(found: Comparison, terminal: Terminal, request: ComparisonRequest)
     rows = [row for pair in found.pairs for row in _rows(pair)]
     if request.output == "csv":
         return comma_separated(_TITLES, rows)
-    notes = _notes(found)
+    notes = [printable(note) for note in _notes(found)]
     if request.output == "md":
         return markdown(_TITLES, rows, words=2) + "\n" + "".join(f"- {note}\n" for note in notes)
     layout = Layout(terminal)
     table = layout.table_or_lines(_TITLES, rows, left=2) if rows else ""
-    return table + "".join(printable(note) + "\n" for note in notes)
+    return table + "".join(note + "\n" for note in notes)
 
 
 def _rows(pair: Pair) -> list[list[str]]:
     if not pair.ratios:
-        return [[record_name(pair.base), "-", pair.base.status, pair.other.status, "-", "-", "not comparable"]]
+        return [
+            [
+                record_name(pair.base),
+                "-",
+                printable(pair.base.status),
+                printable(pair.other.status),
+                "-",
+                "-",
+                "not comparable",
+            ]
+        ]
     return [
         [
             record_name(pair.base),

@@ -7,6 +7,7 @@ from genx.bench.measure import Doing, measure
 from genx.bench.records import OK, Record, Report
 from genx.cli.bench_prepare import Prepared, prepare
 from genx.cli.bench_request import BenchRequest
+from genx.cli.layout import show
 from genx.cli.output import Output
 from genx.cli.status import Status
 from genx.cli.terminal import Terminal
@@ -74,7 +75,7 @@ class _Reporter:
         if request.output != "jsonl":
             from genx.cli.bench_view import render
 
-            self._output.write(render(report, self._terminal, request.output, chart=request.chart))
+            show(self._terminal, render(report, self._terminal, request.output, chart=request.chart))
         if request.plot is not None:
             from genx.cli.bench_plot import plot
 

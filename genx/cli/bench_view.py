@@ -77,8 +77,8 @@ def _as_csv(report: Report) -> str:
 
 def _csv_row(record: Record) -> list[object]:
     written = record.to_json()
-    row: list[object] = [record.engine, *(written[name] for name in _COUNTS)]
-    row += [written["total_tokens"], record.status, printable(record.error or "")]
+    row: list[object] = [written[name] for name in ("engine", *_COUNTS, "total_tokens", "status")]
+    row = [printable(value) for value in [*row, record.error or ""]]
     for name in MEASURES:
         found = record.measures.get(name)
         row += ["", "", ""] if found is None else [found.median, *found.interval]
@@ -90,7 +90,7 @@ def _csv_row(record: Record) -> list[object]:
 def _as_markdown(report: Report) -> str:
     columns = [*_workload_columns(()), *_result_columns(report.points)]
     rows = [[printable(cell(record)) for _, cell in columns] for record in report.points]
-    notes = "".join(f"- {line}\n" for line in [*_heading(report), *_notes(report)])
+    notes = "".join(f"- {printable(line)}\n" for line in [*_heading(report), *_notes(report)])
     return markdown([title for title, _ in columns], rows, words=1) + "\n" + notes
 
 

@@ -1,12 +1,12 @@
 """genx kv-size: the command line of the KV-cache calculator."""
 
 import json
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import typer
 
 from genx.cli import kv_size_options as options
+from genx.cli.layout import show
 from genx.cli.output import Output
 from genx.cli.terminal import Terminal
 from genx.errors import ExitCode, UsageError
@@ -94,8 +94,7 @@ def kv_size(
         from genx.cli.kv_size_view import View
 
         text = View(terminal, si=si, ascii_only=ascii_only).text(answers, explain=explain, chart=chart)
-    # What files said is escaped by now; the codes that are left are the table's own colours.
-    Output(replace(terminal, stdout_is_terminal=False)).write(text)
+    show(terminal, text)
     misfit = any(found.fit is not None and not found.fit.fits for found in answers)
     return ExitCode.FAILED if misfit else ExitCode.OK
 

@@ -4,8 +4,10 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from genx.cli.output import Output
 from genx.cli.terminal import Terminal
 
 if TYPE_CHECKING:
@@ -68,6 +70,17 @@ class Layout:
             legacy_windows=False,
             _environ={},
         )
+
+
+def show(terminal: Terminal, text: str) -> None:
+    """Write what was laid out to stdout; control characters in it are the layout's own, and what came from elsewhere
+    is printable already.
+
+    Raises:
+        BrokenPipeError: the reader has gone.
+        GenxError: stdout cannot be written.
+    """
+    Output(replace(terminal, stdout_is_terminal=False)).write(text)
 
 
 def terminal_width(terminal: Terminal) -> int:

@@ -100,6 +100,7 @@ def test_terminals_of_any_width(model: str, several: str, columns: int) -> None:
     assert result.status == 0
     assert "transformers" in result.text
     assert "1.020" in result.text
+    assert "^[" not in result.text  # the table's own colours are obeyed, not shown
 
 
 def test_columns_of_0_is_an_unknown_width(model: str, several: str) -> None:
@@ -130,16 +131,18 @@ def test_json_is_what_was_read(model: str, several: str) -> None:
     assert [json.loads(line)["points"][0] for line in lines] == found["points"]
 
 
-def test_texts_of_a_report_cannot_drive_the_terminal(model: str, tmp_path: Path) -> None:
+def test_texts_of_a_report_cannot_drive_the_terminal(tmp_path: Path) -> None:
     """ggml-org/llama.cpp#28969: names in a file drove the terminal."""
     path = Path(write_report(tmp_path / "a.json", point()))
     content = json.loads(path.read_text())
-    content["points"][0]["weights"] = "\x1b[2J"
+    content["points"][0] |= {"weights": "\x1b[2J", "status": "ok\x1b[2J", "error": "\x1b[2J"}
     path.write_text(json.dumps(content))
     other = write_report(tmp_path / "b.json", point())
     result = run_genx("bench", "--compare", str(path), other)
     assert "\x1b" not in result.text
     assert "\\x1b[2J" in result.text
+    for form in ("table", "md", "csv", "json", "jsonl"):
+        assert "\x1b" not in run_genx("bench", "--compare", str(path), other, "-o", form).text, form
 
 
 def compared(first: str, second: str, *more: str) -> Result:
