@@ -188,7 +188,13 @@ class _Session:
         cache_bytes = self._rows.kv_memory
         if cache_bytes is None:
             cache_bytes = worked_out_budget(free_memory_bytes(choose_device(self._wanted.device)))
-        batch = Batch(model, size=self._rows.batch_size, cache_bytes=cache_bytes, clock=self._terminal.clock)
+        batch = Batch(
+            model,
+            size=self._rows.batch_size,
+            cache_bytes=cache_bytes,
+            batch_invariant=self._rows.batch_invariant,
+            clock=self._terminal.clock,
+        )
         return RowsRun(self._plan, self._encoding, batch, answers, writer, resumption, self._rows.verified)
 
     def _generate(self, run: "RowsRun", progress: RowsProgress) -> bool:
@@ -205,7 +211,7 @@ class _Session:
         if not self._rows.verified:
             return
         status.show("generating rows again, alone")
-        differing = list(differences(model, sampled))
+        differing = list(differences(model, sampled, batch_invariant=self._rows.batch_invariant))
         for line in differing:
             status.warn(line)
         if not differing:

@@ -261,9 +261,10 @@ def test_csv_output_is_a_table(babbler: Path, tmp_path: Path) -> None:
     assert [(row["x"], row["more"]) for row in rows] == [("[1]", ""), ("", '{"y": 2}')]
 
 
-def test_verify_batch_reports(babbler: Path) -> None:
+@pytest.mark.parametrize("flags", [[], ["--batch-invariant"]])
+def test_verify_batch_reports(babbler: Path, flags: list[str]) -> None:
     prompts = b"".join(b"%d\n" % n for n in range(12))
-    result = run_rows(babbler, "-i", "-", "-n", "5", "--verify-batch", "4", "--top-k", "9", stdin=prompts)
+    result = run_rows(babbler, "-i", "-", "-n", "5", "--verify-batch", "4", "--top-k", "9", *flags, stdin=prompts)
     assert (result.status, len(answers(result))) == (0, 12)
     assert "genx: 4 rows generated again, alone: the same tokens\n" in result.stderr
 

@@ -7,11 +7,13 @@ loop. No step is spent on padding or on rows that have ended. Shapes: see the le
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
 import torch
+import torch.nn.functional as F
 
 from genx.core.cache import LayerCache, join_rows, split_rows
 from genx.core.generation import next_generation_input
@@ -19,6 +21,7 @@ from genx.core.loop import PREFILL_CHUNK, read_columns, result_of
 from genx.engine.continuation import Summary
 from genx.engine.rows.active_row import ActiveRow, Job
 from genx.engine.rows.budget import CacheCost
+from genx.engine.rows.invariance import BLOCK, FixedBlocks
 from genx.engine.rows.prefixes import Prefixes, SharedPrefix, shared_length
 from genx.errors import GenxError
 
@@ -58,7 +61,7 @@ class Batch:
         *,
         size: int,
         cache_bytes: int,
-        share_prefixes: bool = True,
+        batch_invariant: bool = False,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """
@@ -66,16 +69,18 @@ class Batch:
             model: in eval mode, on its device.
             size: at most this many rows at once.
             cache_bytes: what the caches of all rows and prefixes may take together; never exceeded.
-            share_prefixes: read what prompts begin with alike once.
+            batch_invariant: make every row the same to the last bit whatever runs beside it: steps go in blocks of
+                always as many rows, and prompts that begin alike are each read as a whole.
             clock: seconds since whenever.
         """
         parameter = next(model.parameters())
         self._model = model
         self._device = parameter.device
         self._size = size
-        self._cache_bytes = cache_bytes
         self._cost = CacheCost(model.config, model.layer_windows, parameter.element_size())
-        self._share_prefixes = share_prefixes
+        # A block is filled up with rows of one position.
+        self._cache_bytes = cache_bytes - (BLOCK - 1) * self._cost.of(1) * batch_invariant
+        self._batch_invariant = batch_invariant
         self._clock = clock
         self._context = model._max_seq_len
         self._rows: list[ActiveRow] = []  # read, and generating
@@ -162,7 +167,7 @@ class Batch:
         """Read the prompt and choose the first token; yields the number of tokens of each chunk."""
         if row.is_finished:
             return
-        prefix = (yield from self._prefix_of(row)) if self._share_prefixes else None
+        prefix = None if self._batch_invariant else (yield from self._prefix_of(row))
         ids = row.text.columns
         seen = 0 if prefix is None else len(prefix.ids)
         cache = None if prefix is None else prefix.fork(row.at_most)
@@ -204,18 +209,33 @@ class Batch:
         """Give each row its next token."""
         within = [row for row in self._rows if row.text.length <= self._context]
         beyond = [row for row in self._rows if row.text.length > self._context]
-        if within:
-            tokens = torch.cat([row.text.columns[:, -1:] for row in within])  # [B, 1]
-            joined = join_rows([row.cache for row in within if row.cache is not None])
-            logits, joined = self._model(tokens, joined, use_cache=True, logits_to_keep=1)  # [B, 1, V]
-            for row, cache, own in zip(within, split_rows(joined), logits.split(1), strict=True):
-                row.cache = cache
-                self._choose(row, own[:, -1])
+        for group in self._groups(within):
+            self._advance(group)
         for row in beyond:
             row.cache = None
             window, _ = next_generation_input(row.text.columns, None, True, self._context)
             logits, _ = result_of(read_columns(self._model, window, None, None, False, self._context))
             self._choose(row, logits)
+
+    def _groups(self, rows: list[ActiveRow]) -> Iterator[list[ActiveRow]]:
+        """The rows that go through the model together."""
+        width = BLOCK if self._batch_invariant else max(len(rows), 1)
+        for start in range(0, len(rows), width):
+            yield rows[start : start + width]
+
+    def _advance(self, rows: list[ActiveRow]) -> None:
+        """Give rows within the context their next token."""
+        tokens = torch.cat([row.text.columns[:, -1:] for row in rows])  # [B, 1]
+        caches = [row.cache for row in rows if row.cache is not None]
+        if self._batch_invariant:
+            empty = BLOCK - len(rows)
+            tokens = F.pad(tokens, (0, 0, 0, empty))
+            caches += [self._model.new_cache(at_most=1) for _ in range(empty)]
+        with FixedBlocks() if self._batch_invariant else nullcontext():
+            logits, joined = self._model(tokens, join_rows(caches), use_cache=True, logits_to_keep=1)  # [B, 1, V]
+        for row, cache, own in zip(rows, split_rows(joined), logits.split(1), strict=False):
+            row.cache = cache
+            self._choose(row, own[:, -1])
 
     def _choose(self, row: ActiveRow, logits: torch.Tensor) -> None:
         row.choose(logits)

@@ -13,7 +13,6 @@ from genx.engine.result import as_json_line
 from genx.engine.rows.identity import RowIdentity
 from genx.errors import UsageError
 
-
 _FIRST_BYTES = b'{"id": '
 
 

@@ -14,6 +14,7 @@ from genx.core import cache as core_cache
 from genx.core.base_model import BaseModel
 from genx.core.loop import PREFILL_CHUNK
 from genx.engine.rows import budget
+from genx.engine.rows.active_row import ActiveRow
 from genx.engine.rows.batch import Batch
 from genx.models.llama import Llama
 from tests.architectures import CONTEXT, VOCAB
@@ -42,9 +43,30 @@ def test_a_row_is_the_same_at_any_batch_size(model: BaseModel, expected: dict[in
     assert {place: summary.ids for place, summary in summaries.items()} == expected
 
 
-def test_a_row_is_the_same_in_any_order_and_without_shared_prefixes(model: BaseModel, expected: dict[int, Any]) -> None:
-    summaries, _ = run(Batch(model, size=5, cache_bytes=PLENTY, share_prefixes=False), JOBS[::-1])
+def test_a_row_is_the_same_in_any_order_and_in_blocks(model: BaseModel, expected: dict[int, Any]) -> None:
+    summaries, _ = run(Batch(model, size=5, cache_bytes=PLENTY, batch_invariant=True), JOBS[::-1])
     assert {place: summary.ids for place, summary in summaries.items()} == expected
+
+
+def test_in_blocks_logits_are_the_same_to_the_last_bit(model: BaseModel) -> None:
+    """vllm-project/vllm#51187: bits that differ by the batch size end in other texts sooner or later."""
+    seen: dict[int, dict[tuple[int, int], bytes]] = {}
+    for size in (1, 3, 17):
+        bits = seen.setdefault(size, {})
+
+        def keep(batch: Batch, bits: dict[tuple[int, int], bytes] = bits) -> None:
+            choose = batch._choose
+
+            def choose_and_keep(row: ActiveRow, logits: torch.Tensor) -> None:
+                bits[row.job.place, row.text.length] = logits.numpy().tobytes()
+                choose(row, logits)
+
+            batch._choose = choose_and_keep  # type: ignore[method-assign]
+
+        batch = Batch(model, size=size, cache_bytes=PLENTY, batch_invariant=True)
+        keep(batch)
+        run(batch, JOBS)
+    assert seen[1] == seen[3] == seen[17]
 
 
 def test_every_step_is_as_wide_as_there_are_rows_left(llama: Llama) -> None:
@@ -88,7 +110,7 @@ def test_a_long_prompt_is_read_in_chunks_between_the_steps_of_others(llama: Llam
     shapes: list[tuple[int, int]] = []
     llama.register_forward_pre_hook(lambda _, arguments: shapes.append(tuple(arguments[0].shape)))
     jobs = [job(0, [1, 2], max_new_tokens=8), job(1, [5] * (3 * PREFILL_CHUNK), max_new_tokens=2)]
-    run(Batch(llama, size=2, cache_bytes=PLENTY, share_prefixes=False), jobs)
+    run(Batch(llama, size=2, cache_bytes=PLENTY), jobs)
     long = [place for place, shape in enumerate(shapes) if shape == (1, PREFILL_CHUNK)]
     assert len(long) == 3
     assert all((1, 1) in shapes[a:b] for a, b in pairwise(long))
