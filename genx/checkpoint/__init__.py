@@ -1,17 +1,19 @@
 """Folders and files on disk <-> models: safetensors, shards, GGUF, strict loading, saving, and where models live.
 
-Importing this package does not import torch; the first use of `load_model` or `save_model` does.
+Importing this package does not import torch; the first use of `load_model`, `save_model` or `convert_model` does.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from genx.checkpoint.generation_defaults import GenerationDefaults, read_generation_defaults
-from genx.checkpoint.locate import models_folder, resolve_model
+from genx.checkpoint.locate import installed_models, models_folder, resolve_model
 from genx.checkpoint.safetensors_header import SafetensorsHeader, StoredTensor, read_header
 from genx.checkpoint.source import Source, TensorSummary, open_source, read_config_json
 from genx.checkpoint.weight_files import TensorLocation, find_tensors
 
 if TYPE_CHECKING:
+    from genx.checkpoint.conversion import convert_model as convert_model
     from genx.checkpoint.loading import load_model as load_model
     from genx.checkpoint.saving import save_model as save_model
 
@@ -22,7 +24,9 @@ __all__ = [
     "StoredTensor",
     "TensorLocation",
     "TensorSummary",
+    "convert_model",
     "find_tensors",
+    "installed_models",
     "load_model",
     "models_folder",
     "open_source",
@@ -34,13 +38,15 @@ __all__ = [
 ]
 
 
+# What imports torch, by the module that it is in.
+_LATE = {
+    "convert_model": "genx.checkpoint.conversion",
+    "load_model": "genx.checkpoint.loading",
+    "save_model": "genx.checkpoint.saving",
+}
+
+
 def __getattr__(name: str) -> object:
-    if name == "load_model":
-        from genx.checkpoint.loading import load_model
-
-        return load_model
-    if name == "save_model":
-        from genx.checkpoint.saving import save_model
-
-        return save_model
+    if name in _LATE:
+        return getattr(import_module(_LATE[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -5,6 +5,7 @@ import os
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch import Tensor
 from genx.checkpoint.dtypes import choose_device, choose_dtype
 from genx.checkpoint.locate import resolve_model
 from genx.checkpoint.skeleton import build_skeleton
-from genx.checkpoint.source import open_source
+from genx.checkpoint.source import Source, open_source
 from genx.checkpoint.weights import Weight
 from genx.config import ModelConfig
 from genx.core.base_model import BaseModel
@@ -56,26 +57,67 @@ def load_model(
             or is stored and different where it wants the embedding (the stored one serves).
     """
     target = choose_device(device)
-    folder = resolve_model(path)
-    source = open_source(folder)
+    checked = open_checkpoint(resolve_model(path), stacklevel=3)
+    _fill(checked, checked.choose_dtype(dtype), target, progress)
+    return checked.model.eval()
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that holds exactly the model of its configuration, before any value is read.
+
+    Attributes:
+        source: where it comes from.
+        fields: its config.json.
+        model: without storage.
+        weights: by their published names.
+        sizes: bytes that each of the model's parameters has as it is stored; a tied head is not among them.
+    """
+
+    source: Source
+    fields: Mapping[str, Any]
+    model: BaseModel
+    weights: dict[str, Weight]
+    sizes: Mapping[str, int]
+    _prevailing: torch.dtype
+
+    def choose_dtype(self, asked: torch.dtype | str | None) -> torch.dtype:
+        """The dtype asked for, else the configuration's, else the one that most stored bytes have.
+
+        Raises:
+            ArgumentError: (a ValueError) it is none of the floats genx computes in.
+        """
+        return choose_dtype(asked, self.model.config.dtype, self._prevailing)
+
+    def names_of(self, published: str) -> list[str]:
+        """The parameters that come out of one published tensor; none if the model has no use for it."""
+        adapted = self.model.adapt_checkpoint({published: self.weights[published].example}, self.model.config)
+        return [name for name in adapted if name in self.sizes]
+
+
+def open_checkpoint(path: Path, *, stacklevel: int = 2) -> Checkpoint:
+    """Check the headers of a checkpoint against the model of its configuration; see `load_model` for what is raised.
+
+    Args:
+        path: a folder or a GGUF file.
+        stacklevel: whose line a warning names, as in `warnings.warn`.
+    """
+    source = open_source(path)
     fields = source.read_json("config.json", required=True)
-    architecture = _architecture(folder, fields)
+    architecture = _architecture(path, fields)
     config = architecture.read_config(fields)
     weights = source.weights(config)
-    tensors = _adapt(folder, architecture, config, weights)
+    tensors = _adapt(path, architecture, config, weights)
     tied, note = _is_head_tied(architecture, config, tensors)
     if tied:
         tensors.pop(architecture.head_name, None)
     config = dataclasses.replace(config, tie_word_embeddings=tied)
-    model = build_skeleton(folder, architecture, config, len(tensors))
-    _check_fit(folder, model, tensors)
+    model = build_skeleton(path, architecture, config, len(tensors))
+    _check_fit(path, model, tensors)
     if note:
-        warnings.warn(f"{printable(folder)}: {note}", GenxWarning, stacklevel=2)
-    chosen = choose_dtype(dtype, config.dtype, _prevailing_dtype(tensors))
+        warnings.warn(f"{printable(path)}: {note}", GenxWarning, stacklevel=stacklevel)
     sizes = {name: tensor.nbytes for name, tensor in tensors.items()}
-    del tensors  # mapped files are let go of one tensor at a time
-    _fill(model, weights, sizes, chosen, target, progress)
-    return model.eval()
+    return Checkpoint(source, fields, model, weights, sizes, _prevailing_dtype(tensors))
 
 
 def _architecture(folder: Path, fields: Mapping[str, Any]) -> type[BaseModel]:
@@ -171,31 +213,21 @@ def _prevailing_dtype(tensors: Mapping[str, Tensor]) -> torch.dtype:
     return stored.most_common(1)[0][0]
 
 
-def _fill(
-    model: BaseModel,
-    weights: dict[str, Weight],
-    sizes: Mapping[str, int],
-    dtype: torch.dtype,
-    device: torch.device,
-    progress: Progress | None,
-) -> None:
-    """Give the model its parameters, letting go of each stored tensor that was converted.
-
-    Args:
-        sizes: bytes that each parameter has as it is stored; what is not among them is not read.
-    """
+def _fill(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device, progress: Progress | None) -> None:
+    """Give the model its parameters, letting go of each stored tensor that was converted."""
     report = progress or (lambda done, total: None)
-    total = sum(sizes.values())
+    model, total = checkpoint.model, sum(checkpoint.sizes.values())
     done = 0
     report(done, total)
     parameters: dict[str, Tensor] = {}
-    for published in list(weights):
-        weight = weights.pop(published)
-        if not sizes.keys() & model.adapt_checkpoint({published: weight.example}, model.config).keys():
+    for published in list(checkpoint.weights):
+        wanted = checkpoint.names_of(published)
+        weight = checkpoint.weights.pop(published)
+        if not wanted:
             continue
         for name, stored in model.adapt_checkpoint({published: weight.read()}, model.config).items():
             parameters[name] = _put(name, stored, dtype, device, f"after {done:,} of {total:,} bytes")
-            done += sizes[name]
+            done += checkpoint.sizes[name]
             report(done, total)
     tied = model.head_is_tied
     if tied:

@@ -15,7 +15,8 @@ from genx.core.base_model import BaseModel
 from genx.errors import CheckpointError
 from genx.messages import printable
 
-_FORMAT_NAMES: dict[torch.dtype, str] = {
+# What safetensors calls the dtypes that a model can have.
+FORMAT_NAMES: dict[torch.dtype, str] = {
     torch.float64: "F64",
     torch.float32: "F32",
     torch.float16: "F16",
@@ -39,7 +40,7 @@ def save_model(model: BaseModel, folder: str | os.PathLike[str]) -> None:
     if model.head_is_tied:
         del state[model.head_name]
     sources = {
-        name: TensorSource(_FORMAT_NAMES[tensor.dtype], tuple(tensor.shape), partial(_bytes_of, tensor))
+        name: TensorSource(FORMAT_NAMES[tensor.dtype], tuple(tensor.shape), partial(bytes_of, tensor))
         for name, tensor in state.items()
     }
     try:
@@ -55,7 +56,7 @@ def save_model(model: BaseModel, folder: str | os.PathLike[str]) -> None:
         ) from error
 
 
-def _bytes_of(tensor: Tensor) -> Iterator[bytes]:
+def bytes_of(tensor: Tensor) -> Iterator[bytes]:
     """The values of `tensor` in row-major order, some megabytes at a time. torch offers no way without numpy."""
     for part in torch.split(tensor.detach().reshape(-1), _VALUES_AT_ONCE):
         values = part.to("cpu").contiguous()
