@@ -8,11 +8,13 @@ from genx.cli.interrupt import Interruption
 from genx.cli.loading import load_model, load_tokenizer, read_config
 from genx.cli.output import Output
 from genx.cli.requests import ModelRequest, OutputRequest, PromptRequest
+from genx.cli.rows_count import report_counts
 from genx.cli.rows_progress import RowsProgress
 from genx.cli.rows_request import RowsRequest
 from genx.cli.status import Status, forwarded_warnings
 from genx.cli.terminal import Terminal
 from genx.engine.device import choose_device, choose_dtype
+from genx.engine.rows.counting import count_rows
 from genx.engine.rows.encode import Encoding
 from genx.engine.rows.formats import AnswerFormat, OutputFormat, answer_format
 from genx.engine.rows.identity import model_digest
@@ -72,6 +74,18 @@ class _Session:
         self._encoding = self._make_encoding()
 
     def run(self) -> int:
+        """Count, or generate, and return the exit code."""
+        return self._count() if self._rows.count else self._answer()
+
+    def _count(self) -> int:
+        with Status(self._terminal, shown=not self._output.quiet) as status, forwarded_warnings(status.warn):
+            status.show("counting tokens")
+            counts = count_rows(self._plan, self._encoding)
+        return report_counts(
+            self._terminal, counts, self._folder, self._wanted, self._rows.batch_size, as_json=self._output.json
+        )
+
+    def _answer(self) -> int:
         with Status(self._terminal, shown=not self._output.quiet) as status, forwarded_warnings(status.warn):
             status.show("reading the input")
             answers = self._answers()

@@ -44,7 +44,7 @@ class RowsProgress:
             f"{tally.kept:,} kept from before" if tally.kept else "",
             f"{tally.failed:,} failed" if tally.failed else "",
             f"{tally.blank:,} blank line{'s' * (tally.blank != 1)} skipped" if tally.blank else "",
-            f"{tally.prompt_tokens:,} prompt and {tally.new_tokens:,} new tokens in {_duration(seconds)}",
+            f"{tally.prompt_tokens:,} prompt and {tally.new_tokens:,} new tokens in {duration(seconds)}",
             _speed(tally.new_tokens, seconds),
         ]
         return f"{tally.rows:,} row{'s' * (tally.rows != 1)}: " + ", ".join(filter(None, parts))
@@ -53,7 +53,7 @@ class RowsProgress:
         parts = [f"{tally.done / seconds:,.1f} rows/s" if seconds > 0 else "", _speed(tally.new_tokens, seconds)]
         if self._total is not None and tally.done and seconds > 0:
             left = (self._total - tally.rows) * seconds / tally.done
-            parts.append(f"{_duration(left)} left")
+            parts.append(f"{duration(left)} left")
         return ", ".join(filter(None, parts))
 
 
@@ -61,7 +61,8 @@ def _speed(tokens: int, seconds: float) -> str:
     return f"{tokens / seconds:,.0f} tokens/s" if seconds > 0 and tokens else ""
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """A time in the two units that matter."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

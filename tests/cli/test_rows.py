@@ -261,6 +261,36 @@ def test_csv_output_is_a_table(babbler: Path, tmp_path: Path) -> None:
     assert [(row["x"], row["more"]) for row in rows] == [("[1]", ""), ("", '{"y": 2}')]
 
 
+def test_count_needs_no_weights(tmp_path: Path) -> None:
+    model = write_babbler(tmp_path / "m")
+    (model / "model.safetensors").unlink()
+    rows = [{"id": "a", "prompt": "x" * 10}, {"prompt": "y" * 50, "max_new_tokens": 20}, {"prompt": "z" * 65}]
+    source = write_jsonl(tmp_path / "p.jsonl", [*rows, {"prompt": "w"}])
+    result = run_rows(model, "-i", source, "--count", "-n", "5", "--json")
+    counted = json.loads(result.stdout)
+    assert result.status == 3
+    assert [(row["id"], row["prompt_tokens"], row["max_new_tokens"]) for row in counted["tokens"]] == [
+        ("a", 10, 5), (None, 50, 20), (None, 0, 0), (None, 1, 5)
+    ]  # fmt: skip
+    assert (counted["rows"], counted["failing_rows"], counted["rows_past_context"]) == (4, 1, 1)
+    assert (counted["prompt_tokens"], counted["max_new_tokens"]) == (61, 30)
+    per_position = 2 * 4 * 4  # one key/value head of size 4 in one layer, in float32
+    assert [counted["cache_bytes"][size] for size in ("1", "2", "16")] == [
+        64 * per_position, (64 + 15) * per_position, (64 + 15 + 6) * per_position
+    ]  # fmt: skip
+    table = run_rows(model, "-i", source, "--count", "-n", "5").text.splitlines()
+    assert table[:5] == [
+        "rows: 4, 1 cannot be run, 0 blank lines",
+        "prompt tokens: 61 (shortest 1, median 10, longest 50)",
+        "new tokens: at most 30",
+        "past the context of 64: 1 rows",
+        "caches, at most, by batch size: 1: 2.00 KiB, 2: 2.47 KiB, 4: 2.66 KiB, 8: 2.66 KiB, 16: 2.66 KiB, "
+        "32: 2.66 KiB, 64: 2.66 KiB",
+    ]
+    assert table[5].startswith("time: at least ")
+    assert table[6].startswith("row 3: the prompt has 65 tokens")
+
+
 @pytest.mark.parametrize("flags", [[], ["--batch-invariant"]])
 def test_verify_batch_reports(babbler: Path, flags: list[str]) -> None:
     prompts = b"".join(b"%d\n" % n for n in range(12))

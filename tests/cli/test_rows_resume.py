@@ -6,7 +6,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -209,25 +208,28 @@ def test_a_foreign_file_is_no_file_of_answers(babbler: Path, prompts: Path, tmp_
 
 # Imports once, then forks for each run: a run begins in milliseconds, and its process can be killed like any other.
 _FORKING = """
-import os, sys, json, warnings
+import os, sys, json, signal, time
 import torch
 torch.set_num_threads(1)
 from tests.cli.rows import run_rows
-import genx.cli.rows, genx.engine.rows.run, genx.tokenization, genx.engine.rows.batch
+import genx.cli.rows, genx.engine.rows.run, genx.tokenization
 for line in sys.stdin:
+    seconds, arguments = json.loads(line)
     child = os.fork()
     if child == 0:
-        os._exit(run_rows(*json.loads(line)).status)
-    print(child, flush=True)
+        os._exit(run_rows(*arguments).status)
+    if seconds is not None:
+        time.sleep(seconds)
+        os.kill(child, signal.SIGKILL)  # nothing happens to a child that has ended and was not waited for
     _, status = os.waitpid(child, 0)
     print(os.waitstatus_to_exitcode(status), flush=True)
 """
-Start = Callable[..., tuple[int, Callable[[], int]]]
+Start = Callable[..., int]
 
 
 @pytest.fixture(scope="module")
 def start() -> Iterator[Start]:
-    """Start a run in a process of its own; give its id, and what waits for its end."""
+    """Do a run in a process of its own, which is killed after some seconds, if any; give its exit code."""
     if not hasattr(os, "fork"):
         pytest.skip("processes are forked")
     with subprocess.Popen(
@@ -237,12 +239,12 @@ def start() -> Iterator[Start]:
         assert server.stdout is not None
         stdin, stdout = server.stdin, server.stdout
 
-        def begin(*arguments: object) -> tuple[int, Callable[[], int]]:
-            stdin.write(json.dumps([str(argument) for argument in arguments]) + "\n")
+        def run(seconds: float | None, *arguments: object) -> int:
+            stdin.write(json.dumps([seconds, [str(argument) for argument in arguments]]) + "\n")
             stdin.flush()
-            return int(stdout.readline()), lambda: int(stdout.readline())
+            return int(stdout.readline())
 
-        yield begin
+        yield run
         stdin.close()
 
 
@@ -253,20 +255,17 @@ def test_killed_at_any_moment_and_resumed_the_file_is_that_of_an_undisturbed_run
 ) -> None:
     rng = random.Random(kills)
     out = tmp_path / "a.jsonl"
+    common = [babbler, "-i", prompts, "-o", out, *FLAGS[:-1]]
     landed = 0
     longest = 0.4
     while landed < kills:
-        child, wait = start(babbler, "-i", prompts, "-o", out, *FLAGS[:-1], str(rng.randint(1, 9)), "--resume", *flags)
-        time.sleep(rng.uniform(0, longest))
-        os.kill(child, signal.SIGKILL)
-        if wait() == -signal.SIGKILL:
+        if start(rng.uniform(0, longest), *common, rng.randint(1, 9), "--resume", *flags) == -signal.SIGKILL:
             landed += 1
             continue
         _check(out, whole, flags)
         out.unlink()
         longest /= 1.5  # faster than expected
-    _, wait = start(babbler, "-i", prompts, "-o", out, *FLAGS, "--resume", *flags)
-    assert wait() == 3
+    assert start(None, *common, 4, "--resume", *flags) == 3
     _check(out, whole, flags)
 
 
