@@ -67,7 +67,7 @@ def attach(model: BaseModel, weights: str = "stored", mode: str = "auto") -> Att
     replacer = _Replacer(native, weights if weights in ("int8", "int4") else None)
     if weights == "int4":
         # The head's errors reach the logits undiluted, so it keeps 8 bits.
-        model.lm_head = _Replacer(native, "int8").replacement(model.lm_head)
+        model.add_module("lm_head", _Replacer(native, "int8").linear(model.lm_head))
     replacer.replace_in(model)
     return _description(model, library)
 
@@ -89,14 +89,15 @@ class _Replacer:
     def replacement(self, module: nn.Module) -> nn.Module | None:
         """The module's counterpart; None where it stays, with float32 parameters."""
         if isinstance(module, nn.Linear | Conv1D):
-            return self._linear(module)
+            return self.linear(module)
         if isinstance(module, nn.Embedding):
             return KernelEmbedding(module)
         for parameter in module.parameters(recurse=False):
             parameter.data = parameter.data.float()
         return None if self._native is None else counterpart(module, self._native)
 
-    def _linear(self, module: nn.Linear | Conv1D) -> KernelLinear:
+    def linear(self, module: nn.Linear | Conv1D) -> KernelLinear:
+        """The counterpart of a linear layer."""
         input_first = isinstance(module, Conv1D)
         weight, bias = module.weight, module.bias
         if self._quantization is None:

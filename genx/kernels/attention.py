@@ -6,18 +6,40 @@ Shapes: see the legend in genx/core/base_model.py.
 from array import array
 from collections.abc import Sequence
 from ctypes import byref
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from genx.core.attention import attend
+from genx.core.attention import PLAIN_SCORING, Scoring, attend
 from genx.core.cache import Entry, LayerCache, RowEntries
 from genx.core.positions import Positions
 from genx.core.rope import apply_rotary
-from genx.kernels.library import AttentionStructure, Library, StepStructure
-from genx.kernels.projection import ROWS_MAX, Projection, check_input
+from genx.kernels.library import AttentionStructure, Library, Norm, StepStructure
+from genx.kernels.modules import check_input
+from genx.kernels.norm import KernelNorm
+from genx.kernels.projection import ROWS_MAX, Projection
 
 Rotary = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class AttentionTraits:
+    """What an attention block computes."""
+
+    heads: int
+    groups: int
+    """Key/value heads; divides `heads`."""
+
+    head_size: int
+    window: int | None = None
+    """Last positions that a query sees; None for all."""
+
+    query_norm: KernelNorm | None = None
+    """Of each query head, before it rotates."""
+
+    key_norm: KernelNorm | None = None
+    scoring: Scoring = PLAIN_SCORING
 
 
 class CachedAttention:
@@ -27,20 +49,16 @@ class CachedAttention:
     `genx.core.attention.attend`, which is also what the native operation must equal.
     """
 
-    def __init__(
-        self, sizes: tuple[int, int, int], projection: Projection, native: Library, window: int | None = None
-    ) -> None:
+    def __init__(self, traits: AttentionTraits, projection: Projection, native: Library) -> None:
         """
         Args:
-            sizes: H, G, D.
+            traits: what is computed.
             projection: to each token's queries, keys and values.
             native: the compiled operations.
-            window: last positions that a query sees; None for all.
         """
-        self._sizes = sizes
+        self._traits = traits
         self.projection = projection
-        self.native = NativeAttention(*sizes, native)
-        self._window = window
+        self.native = NativeAttention(traits, native)
 
     def __call__(
         self, hidden: Tensor, step: Positions, rotary: Rotary | None, entry: Entry | None
@@ -54,34 +72,50 @@ class CachedAttention:
     def _attend(
         self, projected: Sequence[Tensor], step: Positions, rotary: Rotary | None, entry: Entry | None
     ) -> tuple[Tensor, Entry | None]:
-        heads, groups, size = self._sizes
+        traits, size = self._traits, self._traits.head_size
         if len(projected) == 1:
+            heads, groups = traits.heads, traits.groups
             projected = torch.split(projected[0], [heads * size, groups * size, groups * size], dim=-1)
         query, key, value = (
             part.view(step.batch, step.length, -1, size).transpose(1, 2) for part in projected
         )  # [B, H, T, D], [B, G, T, D] twice
+        if traits.query_norm is not None:
+            query = traits.query_norm(query)
+        if traits.key_norm is not None:
+            key = traits.key_norm(key)
         if rotary is not None:
             query, key = apply_rotary(query, *rotary), apply_rotary(key, *rotary)
-        return attend(query, key, value, step, entry, self._window)
+        return attend(query, key, value, step, entry, traits.window, scoring=traits.scoring)
 
 
 class NativeAttention:
     """Attention of a few new tokens over what the cache holds."""
 
-    def __init__(self, heads: int, groups: int, head_size: int, native: Library) -> None:
+    def __init__(self, traits: AttentionTraits, native: Library) -> None:
         """
         Args:
-            heads: H.
-            groups: G, divides H.
-            head_size: D; even if positions rotate.
+            traits: what is computed; the window is the cache's affair.
             native: the compiled operations.
         """
+        heads, groups, size, scoring = traits.heads, traits.groups, traits.head_size, traits.scoring
         assert heads % groups == 0
-        self._groups, self._head_size = groups, head_size
-        self._outputs = heads * head_size
-        self._inputs = (heads + 2 * groups) * head_size
+        self._groups, self._head_size = groups, size
+        self._outputs = heads * size
+        self._inputs = (heads + 2 * groups) * size
         self._attend = native.attend
-        self.structure = AttentionStructure(heads, groups, head_size, head_size**-0.5)
+        self._norms = traits.query_norm, traits.key_norm
+        assert all(norm is None or norm.columns == size for norm in self._norms)
+        self._sinks = None if scoring.sinks is None else scoring.sinks.detach().float().contiguous()
+        assert self._sinks is None or self._sinks.shape == (heads,)
+        self.structure = AttentionStructure(
+            heads,
+            groups,
+            size,
+            size**-0.5 if scoring.scale is None else scoring.scale,
+            scoring.softcap or 0.0,
+            None if self._sinks is None else self._sinks.data_ptr(),
+            *(Norm() if norm is None else norm.structure for norm in self._norms),
+        )
         self._argument = byref(self.structure)
 
     def __call__(

@@ -4,22 +4,25 @@ Shapes: see the legend in genx/core/base_model.py.
 """
 
 from collections.abc import Callable, Mapping
+from inspect import isfunction
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from genx.core.attention import Attention
+from genx.core.attention import PLAIN_SCORING, Attention, HeadNormAttention, Scoring
 from genx.core.cache import Entry
 from genx.core.decoder import DecoderLayer
 from genx.core.feed_forward import Activation, GatedMLP
 from genx.core.fused import FusedAttention, FusedMLP
 from genx.core.moe import Expert
 from genx.core.positions import Positions
-from genx.kernels.attention import CachedAttention, Rotary
+from genx.kernels.attention import AttentionTraits, CachedAttention, Rotary
 from genx.kernels.layer import NativeLayer
 from genx.kernels.library import Library
-from genx.kernels.linear import KernelLinear, KernelModule
-from genx.kernels.projection import ROWS_MAX, Projection, is_known_norm
+from genx.kernels.linear import KernelLinear
+from genx.kernels.modules import KernelBlock, KernelModule
+from genx.kernels.norm import KernelNorm, kernel_norm
+from genx.kernels.projection import ROWS_MAX, Projection
 
 
 class KernelEmbedding(KernelModule):
@@ -34,19 +37,18 @@ class KernelEmbedding(KernelModule):
         return F.embedding(ids, self.weight).float()
 
 
-class KernelBlock(KernelModule):
-    """A block with the submodules of the one it stands for, under the same names."""
+def linear_of(block: nn.Module, name: str) -> KernelLinear:
+    """A block's linear layer."""
+    child = block.get_submodule(name)
+    assert isinstance(child, KernelLinear)
+    return child
 
-    def __init__(self, block: nn.Module) -> None:
-        super().__init__()
-        for name, child in block.named_children():
-            self.add_module(name, child)
 
-    def linear(self, name: str) -> KernelLinear:
-        """The linear layer of that name."""
-        child = self.get_submodule(name)
-        assert isinstance(child, KernelLinear)
-        return child
+def norm_of(block: nn.Module, name: str) -> KernelNorm:
+    """A block's norm."""
+    child = block.get_submodule(name)
+    assert isinstance(child, KernelNorm)
+    return child
 
 
 class KernelAttention(KernelBlock):
@@ -54,15 +56,20 @@ class KernelAttention(KernelBlock):
 
     def __init__(self, block: Attention, native: Library) -> None:
         super().__init__(block)
-        self._sizes = (block.num_heads, block.num_key_value_heads, block.head_dim)
-        self._window = block.window
+        norms: tuple[KernelNorm | None, KernelNorm | None] = (None, None)
+        scoring: Scoring = PLAIN_SCORING
+        if isinstance(block, HeadNormAttention):
+            norms, scoring = (norm_of(block, "q_norm"), norm_of(block, "k_norm")), block.scoring
+        self._traits = AttentionTraits(
+            block.num_heads, block.num_key_value_heads, block.head_dim, block.window, *norms, scoring
+        )
         self._mix = self.cached_attention(native, None)
-        self.output = Projection([self.linear("o_proj")], native)
+        self.output = Projection([linear_of(self, "o_proj")], native)
 
-    def cached_attention(self, native: Library, norm: nn.Module | None) -> CachedAttention:
+    def cached_attention(self, native: Library, norm: KernelNorm | None) -> CachedAttention:
         """What comes before the output projection, with a norm in front of it."""
-        linears = [self.linear(name) for name in ("q_proj", "k_proj", "v_proj")]
-        return CachedAttention(self._sizes, Projection(linears, native, norm=norm), native, self._window)
+        linears = [linear_of(self, name) for name in ("q_proj", "k_proj", "v_proj")]
+        return CachedAttention(self._traits, Projection(linears, native, norm=norm), native)
 
     def forward(
         self, hidden: Tensor, step: Positions, rotary: Rotary, entry: Entry | None
@@ -81,11 +88,11 @@ class KernelGatedMLP(KernelBlock):
         super().__init__(block)
         self._activation: Activation = block.activation
         self._inner = self.inner(native, None)
-        self.down = Projection([self.linear(self.names[2])], native)
+        self.down = Projection([linear_of(self, self.names[2])], native)
 
-    def inner(self, native: Library, norm: nn.Module | None) -> Projection:
+    def inner(self, native: Library, norm: KernelNorm | None) -> Projection:
         """The gated part, with a norm in front of it."""
-        gate_and_up = [self.linear(name) for name in self.names[:2]]
+        gate_and_up = [linear_of(self, name) for name in self.names[:2]]
         return Projection(gate_and_up, native, norm=norm, activate=self._activation, gated=True)
 
     def forward(self, hidden: Tensor) -> Tensor:
@@ -106,9 +113,9 @@ class KernelDecoderLayer(KernelBlock):
         super().__init__(block)
         attention, self._feed_forward = block.self_attn, block.get_submodule(block.feed_forward_name)
         assert isinstance(attention, KernelAttention)
-        self._mix = attention.cached_attention(native, block.input_layernorm)
+        self._mix = attention.cached_attention(native, norm_of(block, "input_layernorm"))
         self._output = attention.output
-        self._norm = block.post_attention_layernorm
+        self._norm = norm_of(block, "post_attention_layernorm")
         self._whole: NativeLayer | None = None
         self._inner: Projection | None = None
         if isinstance(self._feed_forward, KernelGatedMLP):
@@ -137,9 +144,9 @@ class KernelFusedAttention(KernelBlock):
 
     def __init__(self, block: FusedAttention, native: Library) -> None:
         super().__init__(block)
-        sizes = (block.num_heads, block.num_heads, block.head_dim)
-        self._mix = CachedAttention(sizes, Projection([self.linear("c_attn")], native), native)
-        self._output = Projection([self.linear("c_proj")], native)
+        traits = AttentionTraits(block.num_heads, block.num_heads, block.head_dim)
+        self._mix = CachedAttention(traits, Projection([linear_of(self, "c_attn")], native), native)
+        self._output = Projection([linear_of(self, "c_proj")], native)
 
     def forward(self, hidden: Tensor, step: Positions, entry: Entry | None) -> tuple[Tensor, Entry | None]:
         """Attention of `hidden` [B, T, C] over itself and the cache: [B, T, C], and the next cache entry."""
@@ -152,8 +159,8 @@ class KernelFusedMLP(KernelBlock):
 
     def __init__(self, block: FusedMLP, native: Library) -> None:
         super().__init__(block)
-        self._inner = Projection([self.linear("c_fc")], native, activate=block.activation)
-        self._out = Projection([self.linear("c_proj")], native)
+        self._inner = Projection([linear_of(self, "c_fc")], native, activate=block.activation)
+        self._out = Projection([linear_of(self, "c_proj")], native)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """`hidden` [B, T, C] to [B, T, C]."""
@@ -161,24 +168,37 @@ class KernelFusedMLP(KernelBlock):
 
 
 def counterpart(block: nn.Module, native: Library) -> nn.Module | None:
-    """What takes the place of a block whose own blocks have been replaced already; None if nothing does.
-
-    A subclass with a `forward` of its own computes something else and keeps it.
-    """
-    for kind, make in _COUNTERPARTS.items():
-        if isinstance(block, kind) and type(block).forward is kind.forward:
+    """What takes the place of a block whose own blocks have been replaced already; None if nothing does."""
+    for kind, (make, parts) in _COUNTERPARTS.items():
+        if _computes_as(block, kind) and all(isinstance(getattr(block, name), part) for name, part in parts.items()):
             return make(block, native)
-    if isinstance(block, DecoderLayer) and type(block).forward is DecoderLayer.forward:
-        fits = isinstance(block.self_attn, KernelAttention)
-        if fits and is_known_norm(block.input_layernorm) and is_known_norm(block.post_attention_layernorm):
-            return KernelDecoderLayer(block, native)
-    return None
+    return kernel_norm(block, native)
 
 
-_COUNTERPARTS: Mapping[type[nn.Module], Callable[..., nn.Module]] = {
-    Attention: KernelAttention,
-    GatedMLP: KernelGatedMLP,
-    Expert: KernelExpert,
-    FusedAttention: KernelFusedAttention,
-    FusedMLP: KernelFusedMLP,
+def _computes_as(block: nn.Module, kind: type[nn.Module]) -> bool:
+    """Whether a block is of that kind and has none of its methods changed."""
+    if not isinstance(block, kind):
+        return False
+    for name in dir(kind):
+        method = getattr(kind, name)
+        own = isfunction(method) and name != "__init__" and method is not getattr(nn.Module, name, None)
+        if own and getattr(type(block), name) is not method:
+            return False
+    return True
+
+
+_Parts = Mapping[str, type[nn.Module]]
+
+# Counterparts, and what must have become of a block's own blocks for its counterpart to make sense.
+_COUNTERPARTS: Mapping[type[nn.Module], tuple[Callable[..., nn.Module], _Parts]] = {
+    Attention: (KernelAttention, {}),
+    HeadNormAttention: (KernelAttention, {"q_norm": KernelNorm, "k_norm": KernelNorm}),
+    GatedMLP: (KernelGatedMLP, {}),
+    Expert: (KernelExpert, {}),
+    FusedAttention: (KernelFusedAttention, {}),
+    FusedMLP: (KernelFusedMLP, {}),
+    DecoderLayer: (
+        KernelDecoderLayer,
+        {"self_attn": KernelAttention, "input_layernorm": KernelNorm, "post_attention_layernorm": KernelNorm},
+    ),
 }

@@ -11,7 +11,8 @@ from genx.core.cache import Entry
 from genx.core.positions import Positions
 from genx.kernels.attention import CachedAttention, Rotary
 from genx.kernels.library import LayerStructure, Library
-from genx.kernels.projection import Projection, check_input
+from genx.kernels.modules import check_input
+from genx.kernels.projection import Projection
 
 
 class NativeLayer:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from genx.errors import GenxError
 from genx.kernels.library import FORMATS, Library, Matrix
+from genx.kernels.modules import KernelModule
 from genx.kernels.projection import Projection
 from genx.kernels.quantize import (
     BLOCK,
@@ -39,16 +40,6 @@ class Scratch(threading.local):
         if self._memory.numel() < rows * columns:
             self._memory = torch.empty(rows * columns)
         return self._memory[: rows * columns].view(rows, columns)
-
-
-class KernelModule(nn.Module):
-    """A module whose tensors' addresses have been handed on: they cannot move or change dtype any more."""
-
-    def _apply(self, fn: object, recurse: bool = True) -> NoReturn:
-        del fn, recurse
-        raise GenxError(
-            "this model has kernels attached, so its dtype and device are settled; load it again with others"
-        )
 
 
 class KernelLinear(KernelModule):

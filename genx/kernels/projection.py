@@ -8,11 +8,12 @@ from ctypes import byref
 from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from genx.core.feed_forward import Activation, activation
-from genx.core.norm import RMSNorm, UnitOffsetRMSNorm
-from genx.kernels.library import ACTIVATIONS, NORMS, Library, Matrix, Norm, ProjectionStructure
+from genx.kernels.library import ACTIVATIONS, Library, Matrix, Norm, ProjectionStructure
+from genx.kernels.modules import check_input
+from genx.kernels.norm import KernelNorm
 
 ROWS_MAX = 24
 """N up to which a native call is faster than float32 weights in memory and torch's product."""
@@ -24,34 +25,6 @@ _NATIVE_ACTIVATIONS: Mapping[Activation | None, int] = {
     activation("gelu"): ACTIVATIONS["gelu"],
     activation("relu"): ACTIVATIONS["relu"],
 }
-
-
-class NormTensors:
-    """A norm's weights as native operations want them, kept alive."""
-
-    def __init__(self, norm: nn.Module) -> None:
-        """
-        Args:
-            norm: a module of one of the types that `is_known_norm` names, on the CPU.
-        """
-        self.bias: Tensor | None = None
-        kind = "root mean square"
-        if isinstance(norm, UnitOffsetRMSNorm):
-            self.weight = 1.0 + norm.weight.detach().float()
-        elif isinstance(norm, nn.LayerNorm):
-            kind = "layer norm"
-            self.weight = norm.weight.detach().float().contiguous()
-            self.bias = norm.bias.detach().float().contiguous()
-        else:
-            assert isinstance(norm, RMSNorm)
-            self.weight = norm.weight.detach().float().contiguous()
-        bias = None if self.bias is None else self.bias.data_ptr()
-        self.structure = Norm(self.weight.data_ptr(), bias, NORMS[kind], norm.eps)
-
-
-def is_known_norm(norm: nn.Module) -> bool:
-    """Whether native operations can normalise as this module does."""
-    return type(norm) in (RMSNorm, UnitOffsetRMSNorm, nn.LayerNorm)
 
 
 class Multiplier(Protocol):
@@ -75,7 +48,7 @@ class Projection:
         linears: Sequence[Multiplier],
         native: Library | None,
         *,
-        norm: nn.Module | None = None,
+        norm: KernelNorm | None = None,
         activate: Activation | None = None,
         gated: bool = False,
     ) -> None:
@@ -83,7 +56,7 @@ class Projection:
         Args:
             linears: one to three, of the same I.
             native: the compiled operations, or None to have torch do all.
-            norm: applied to the input; a type that `is_known_norm` knows.
+            norm: applied to the input.
             activate: applied to the outputs; by torch alone unless it is one of the core's.
             gated: two linears of the same O, of which the activated first gates the second.
         """
@@ -92,7 +65,7 @@ class Projection:
         assert all(linear.in_features == self.columns for linear in linears)
         assert 1 <= len(linears) <= 3
         assert not gated or (len(sizes) == 2 and sizes[0] == sizes[1])
-        assert norm is None or is_known_norm(norm)
+        assert norm is None or norm.columns == self.columns
         self.outputs = sizes[0] if gated else sum(sizes)
         self._linears = tuple(linears)
         self._norm = norm
@@ -101,7 +74,6 @@ class Projection:
         self._native = native if activate in _NATIVE_ACTIVATIONS else None
         self.is_native = self._native is not None
         if self._native is not None:
-            self._norm_tensors = None if norm is None else NormTensors(norm)
             self.structure = ProjectionStructure(
                 (Matrix * 3)(*(linear.matrix() for linear in linears)),
                 len(linears),
@@ -109,7 +81,7 @@ class Projection:
                 self.outputs,
                 _NATIVE_ACTIVATIONS[activate],
                 gated,
-                Norm() if self._norm_tensors is None else self._norm_tensors.structure,
+                Norm() if norm is None else norm.structure,
             )
             self._argument = byref(self.structure)
 
@@ -144,16 +116,3 @@ class Projection:
         if self._activate is not None:
             parts[0] = self._activate(parts[0])
         return parts
-
-
-def check_input(tensor: Tensor, shape: Sequence[int]) -> None:
-    """Refuse what a native operation would misread.
-
-    Raises:
-        ValueError: another shape, dtype, device or layout.
-    """
-    if tensor.shape != shape or tensor.dtype != torch.float32 or not tensor.is_contiguous() or not tensor.is_cpu:
-        raise ValueError(
-            f"the input is {tensor.dtype} {list(tensor.shape)} on {tensor.device}; "
-            f"allowed: torch.float32 {list(shape)} on the CPU, contiguous"
-        )

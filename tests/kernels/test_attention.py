@@ -1,13 +1,18 @@
 """Native attention against the core's, over the same steps: windows, rings, ragged rows, odd heads, long contexts."""
 
+import copy
+
 import pytest
 import torch
+from torch import nn
 
-from genx.core.attention import attend
+from genx.core.attention import PLAIN_SCORING, Scoring, attend
 from genx.core.cache import LayerCache, RowEntries
+from genx.core.norm import RMSNorm, UnitOffsetRMSNorm
 from genx.core.positions import Positions
 from genx.core.rope import apply_rotary
-from genx.kernels.attention import NativeAttention, Rotary
+from genx.kernels.attention import AttentionTraits, NativeAttention, Rotary
+from genx.kernels.norm import kernel_norm
 from tests.kernels.cases import library, needs_native
 
 pytestmark = needs_native
@@ -24,9 +29,21 @@ SIZES = {
 class Pair:
     """One layer's attention, natively and by the core, over the same steps."""
 
-    def __init__(self, sizes: tuple[int, int, int], batch: int, at_most: int, window: int | None = None) -> None:
-        self.sizes, self.batch = sizes, batch
-        self.native = NativeAttention(*sizes, library())
+    def __init__(
+        self,
+        sizes: tuple[int, int, int],
+        batch: int,
+        at_most: int,
+        window: int | None = None,
+        scoring: Scoring = PLAIN_SCORING,
+        norms: tuple[nn.Module, nn.Module] | None = None,
+    ) -> None:
+        self.sizes, self.batch, self.scoring, self.norms = sizes, batch, scoring, norms
+        kernel_norms = [
+            None if norm is None else kernel_norm(copy.deepcopy(norm), library()) for norm in norms or (None, None)
+        ]
+        traits = AttentionTraits(*sizes, window, *kernel_norms, scoring)
+        self.native = NativeAttention(traits, library())
         self.caches = [LayerCache(at_most, window), LayerCache(at_most, window)]
         self.window = window
         self.seen = 0
@@ -41,13 +58,15 @@ class Pair:
         rotary = make_rotary(step, angles) if angles else None
         parts = projected.unflatten(-1, (-1, size)).transpose(1, 2).split([heads, groups, groups], dim=1)
         query, key, value = parts
+        if self.norms is not None:
+            query, key = self.norms[0](query), self.norms[1](key)
         if rotary is not None:
             query, key = apply_rotary(query, *rotary), apply_rotary(key, *rotary)
-        expected, self.caches[0] = attend(query, key, value, step, self.caches[0], self.window)
+        expected, self.caches[0] = attend(query, key, value, step, self.caches[0], self.window, scoring=self.scoring)
         found = self.native(projected.clone(), step, rotary, self.caches[1])
         self.seen, self.rows = step.end, step.rows_after
         if found is None:
-            _, self.caches[1] = attend(query, key, value, step, self.caches[1], self.window)
+            _, self.caches[1] = attend(query, key, value, step, self.caches[1], self.window, scoring=self.scoring)
             return False
         shown = torch.ones(self.batch, length, dtype=torch.bool) if visible is None else visible
         torch.testing.assert_close(found[0][shown], expected[shown], rtol=2e-5, atol=2e-5)
@@ -74,6 +93,34 @@ def test_all_or_some_channels_rotate(angles: int) -> None:
     pair = Pair(SIZES["grouped"], 2, 50)
     for length in (7, 1, 3, 1):
         assert pair.step(length, angles=angles)
+
+
+SCORINGS = {
+    "scale": Scoring(scale=0.7),
+    "cap": Scoring(softcap=1.5),
+    "sinks": Scoring(sinks=torch.tensor([0.3, -1.0, 4.0, 0.0, 9.0, -30.0])),
+    "all": Scoring(0.2, 3.0, torch.linspace(-2, 2, 6)),
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("scoring", SCORINGS)
+def test_scores_that_are_no_plain_products(scoring: str) -> None:
+    pair = Pair(SIZES["grouped"], 2, 400, scoring=SCORINGS[scoring])
+    for length in (1, 6, 1, 250, 1):
+        assert pair.step(length, angles=10)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", [RMSNorm, UnitOffsetRMSNorm, nn.LayerNorm])
+def test_heads_that_are_normalised_first(kind: type[nn.Module]) -> None:
+    norms = kind(10, 1e-5), kind(10, 1e-5)
+    for norm in norms:
+        for parameter in norm.parameters():
+            parameter.normal_(1.0, 0.3)
+    pair = Pair(SIZES["grouped"], 2, 50, norms=norms)
+    for length in (3, 1, 6, 1):
+        assert pair.step(length, angles=6)
 
 
 def test_a_window_wraps_round() -> None:
@@ -103,7 +150,7 @@ def test_hidden_tokens_and_a_window() -> None:
 
 def test_rows_of_their_own_memory() -> None:
     heads, groups, size = SIZES["grouped"]
-    native = NativeAttention(heads, groups, size, library())
+    native = NativeAttention(AttentionTraits(heads, groups, size), library())
     lengths = (3, 140, 1)
     entries: tuple[list[LayerCache], list[LayerCache]] = ([], [])
     for kept in entries:
@@ -131,7 +178,7 @@ def test_the_number_of_threads_changes_nothing() -> None:
     try:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
-            native = NativeAttention(6, 2, 64, library())
+            native = NativeAttention(AttentionTraits(6, 2, 64), library())
             cache = LayerCache(2000)
             generator = torch.Generator().manual_seed(4)
             for length in (1500, 1):
@@ -148,7 +195,7 @@ def test_the_number_of_threads_changes_nothing() -> None:
 
 @pytest.mark.parametrize("strange", [float("nan"), float("inf")])
 def test_what_is_no_number_stays_in_its_row(strange: float) -> None:
-    native = NativeAttention(2, 1, 8, library())
+    native = NativeAttention(AttentionTraits(2, 1, 8), library())
     projected = torch.randn(2, 1, 32)
     projected[1, 0, 0] = strange
     result = native(projected, Positions(2, 1, torch.device("cpu")), None, LayerCache(4))
@@ -160,6 +207,6 @@ def test_what_is_no_number_stays_in_its_row(strange: float) -> None:
 def test_a_cache_of_another_dtype_is_left_to_the_core() -> None:
     key = torch.zeros(1, 1, 3, 8, dtype=torch.bfloat16)
     entry = LayerCache.from_plain((key, key), 10, None, None)
-    native = NativeAttention(2, 1, 8, library())
+    native = NativeAttention(AttentionTraits(2, 1, 8), library())
     assert native(torch.zeros(1, 1, 32), Positions(1, 1, torch.device("cpu"), 3), None, entry) is None
     assert entry.seen == 3

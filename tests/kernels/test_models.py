@@ -7,6 +7,7 @@ import torch
 
 from genx.core.base_model import BaseModel
 from genx.core.cache import join_rows
+from genx.core.conv1d import Conv1D
 from genx.kernels import attach
 from genx.kernels.library import Library, native_library
 from genx.kernels.linear import KernelLinear
@@ -15,20 +16,18 @@ from tests.architectures import CONTEXT, Tiny, assert_near, prompt
 needs_native = pytest.mark.skipif(not isinstance(native_library(), Library), reason="no compiled operations")
 pytestmark = needs_native
 
-FLOATS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
-
-@pytest.fixture(scope="module", params=FLOATS)
+@pytest.fixture(scope="module", params=[torch.float32, torch.bfloat16])
 def pair(request: pytest.FixtureRequest, tiny: Tiny) -> tuple[BaseModel, BaseModel]:
     """A model of the core alone and one with kernels: the same weights, stored in 32 or 16 bits."""
-    stored = tiny.model().to(FLOATS[request.param])
+    stored = tiny.model().to(request.param)
     attached = copy.deepcopy(stored)
     attach(attached, "stored", "native")
     return stored.float(), attached
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("chunk", [1, 2, 5, 11, CONTEXT])
+@pytest.mark.parametrize("chunk", [1, 5, CONTEXT])
 def test_logits_equal_the_core(pair: tuple[BaseModel, BaseModel], chunk: int) -> None:
     core, attached = pair
     x = prompt(2, CONTEXT)
@@ -39,17 +38,16 @@ def test_logits_equal_the_core(pair: tuple[BaseModel, BaseModel], chunk: int) ->
     assert_near(torch.cat(parts, dim=1), core(x)[0])
 
 
-@pytest.mark.parametrize("use_cache", [True, False])
-@pytest.mark.parametrize("length", [1, 13, CONTEXT + 5])
-def test_greedy_text_equals_the_core(pair: tuple[BaseModel, BaseModel], use_cache: bool, length: int) -> None:
+@pytest.mark.parametrize(("length", "use_cache"), [(13, True), (13, False), (CONTEXT + 5, True)])
+def test_greedy_text_equals_the_core(pair: tuple[BaseModel, BaseModel], length: int, use_cache: bool) -> None:
     core, attached = pair
-    x = prompt(2, length)
-    expected = core.generate(x, CONTEXT + 9 - length, do_sample=False)
-    assert torch.equal(attached.generate(x, CONTEXT + 9 - length, do_sample=False, use_cache=use_cache), expected)
+    x, steps = prompt(2, length), max(CONTEXT + 6 - length, 4)
+    expected = core.generate(x, steps, do_sample=False)
+    assert torch.equal(attached.generate(x, steps, do_sample=False, use_cache=use_cache), expected)
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("chunk", [1, 3, 8])
+@pytest.mark.parametrize("chunk", [1, 8])
 def test_masked_rows_equal_the_core(pair: tuple[BaseModel, BaseModel], chunk: int) -> None:
     core, attached = pair
     x = prompt(3, CONTEXT)
@@ -76,7 +74,7 @@ def test_rows_that_were_read_apart_equal_the_core(pair: tuple[BaseModel, BaseMod
         assert_near(logits[row], core(x[row : row + 1, : 8 + 6 * row])[0][0, -1:])
 
 
-@pytest.mark.parametrize("weights", ["int8"])
+@pytest.mark.parametrize("weights", ["int8", "int4"])
 def test_quantised_models_equal_the_core_with_dequantised_weights(tiny: Tiny, weights: str) -> None:
     core, attached = tiny.model(), tiny.model()
     attach(attached, weights, "native")
@@ -84,11 +82,9 @@ def test_quantised_models_equal_the_core_with_dequantised_weights(tiny: Tiny, we
         for name, module in attached.named_modules():
             if isinstance(module, KernelLinear):
                 dense = module.expanded(0, module.out_features)
-                parameter = core.get_parameter(f"{name}.weight")
-                if name == "lm_head" and core.head_is_tied:
-                    core.lm_head.weight = torch.nn.Parameter(dense)
-                else:
-                    parameter.copy_(dense if parameter.shape == dense.shape and "c_" not in name else dense.t())
+                input_first = isinstance(core.get_submodule(name), Conv1D)
+                # A parameter of its own, for the token embedding is not quantised where the head is.
+                core.get_submodule(name).weight = torch.nn.Parameter(dense.t() if input_first else dense)
         x = prompt(2, CONTEXT)
         assert_near(attached(x)[0], core(x)[0])
         cache, parts = None, []

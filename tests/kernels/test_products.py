@@ -5,6 +5,7 @@ import torch
 
 from genx.core.feed_forward import activation
 from genx.core.norm import RMSNorm, UnitOffsetRMSNorm
+from genx.kernels.norm import kernel_norm
 from genx.kernels.projection import Projection
 from tests.kernels.cases import COLUMNS, FORMATS, ROWS, assert_sums_equal, library, make_linear, needs_native, values
 
@@ -80,15 +81,35 @@ def test_the_number_of_threads_changes_nothing() -> None:
 NORMS = {"none": None, "rms": RMSNorm, "unit offset": UnitOffsetRMSNorm, "layer": torch.nn.LayerNorm}
 
 
+def random_norm(norm: str, columns: int) -> torch.nn.Module:
+    made = NORMS[norm](columns, 1e-5)
+    for parameter in made.parameters():
+        parameter.data.normal_(1.0, 0.3)
+    return made
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("norm", [norm for norm in NORMS if norm != "none"])
+@pytest.mark.parametrize("columns", [1, 2, 33, 576, 4097])
+def test_norms(norm: str, columns: int) -> None:
+    module = random_norm(norm, columns)
+    native = kernel_norm(module, library())
+    assert native is not None
+    for kind in ("random", "zeros", "extremes"):
+        x = values(kind, 7, columns)
+        if columns > 1 or norm != "layer":  # of one value nothing but rounding is left
+            torch.testing.assert_close(native(x), module(x), rtol=1e-5, atol=1e-5)
+    x[3, 0] = float("nan")
+    assert native(x).isnan().any(dim=1).tolist() == [row == 3 for row in range(7)]
+
+
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("activate", [None, "silu", "gelu", "gelu_new", "relu"])
 @pytest.mark.parametrize("gated", [True, False])
 @pytest.mark.parametrize("columns", [1, 33, 576])
 def test_what_stands_before_and_after(norm: str, activate: str | None, gated: bool, columns: int) -> None:
     torch.manual_seed(5)
-    made = None if NORMS[norm] is None else NORMS[norm](columns, 1e-5)
-    for parameter in [] if made is None else made.parameters():
-        parameter.data.normal_(1.0, 0.3)
+    made = None if NORMS[norm] is None else kernel_norm(random_norm(norm, columns), library())
     sizes = (45, 45) if gated else (45,)
     weights = [values("random", size, columns, seed=seed) / columns**0.5 for seed, size in enumerate(sizes)]
     linears = [make_linear("float32", weight, torch.randn(len(weight)), library()) for weight in weights]

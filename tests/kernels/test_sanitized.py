@@ -26,7 +26,7 @@ def address_sanitizer() -> str | None:
 @pytest.mark.skipif(address_sanitizer() is None, reason="needs gcc with its sanitizers, on Linux")
 @pytest.mark.parametrize("level", ["baseline", "avx2"])
 def test_no_operation_leaves_its_memory(level: str, tmp_path: Path) -> None:
-    build = [sys.executable, str(ROOT / "hatch_build.py"), str(tmp_path), "--", *FLAGS]
+    build = [sys.executable, str(ROOT / "scripts" / "hatch_build.py"), str(tmp_path), "--", *FLAGS]
     subprocess.run(build, check=True, env={**os.environ, "CC": "gcc"})
     library = tmp_path / f"native-{level}.so"
     if not library.exists():

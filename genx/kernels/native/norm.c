@@ -2,6 +2,7 @@
 
 #include <math.h>
 
+#include "team.h"
 #include "vector.h"
 
 static float mean(const float *from, int64_t columns)
@@ -40,4 +41,27 @@ void normalize(const struct norm *norm, const float *from, int64_t columns, floa
     if (norm->bias)
         for (int64_t column = 0; column < columns; column++)
             to[column] += norm->bias[column];
+}
+
+struct normalization {
+    const struct norm *norm;
+    const float *input;
+    float *output;
+    int64_t rows, columns;
+};
+
+static void normalize_share(const void *job, int64_t member, int64_t members)
+{
+    const struct normalization *work = job;
+    int64_t first, last;
+    team_share(work->rows, member, members, &first, &last);
+    for (int64_t row = first; row < last; row++)
+        normalize(work->norm, work->input + row * work->columns, work->columns, work->output + row * work->columns);
+}
+
+/* Normalise `rows` rows of `input` [rows, columns] to `output`. */
+void genx_normalize(const struct norm *norm, const float *input, float *output, int64_t rows, int64_t columns)
+{
+    const struct normalization work = {norm, input, output, rows, columns};
+    team_run(normalize_share, &work, rows * columns);
 }

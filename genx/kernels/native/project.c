@@ -116,9 +116,3 @@ int32_t genx_project(
     free(memory);
     return 0;
 }
-
-void genx_normalize(const struct norm *norm, const float *input, float *output, int64_t rows, int64_t columns)
-{
-    for (int64_t row = 0; row < rows; row++)
-        normalize(norm, input + row * columns, columns, output + row * columns);
-}

@@ -28,7 +28,4 @@ int32_t genx_project(
     const struct projection *projection, const float *input, const float *residual, float *output, int64_t rows
 );
 
-/* Normalise `rows` rows of `input` [rows, columns] to `output`. */
-void genx_normalize(const struct norm *norm, const float *input, float *output, int64_t rows, int64_t columns);
-
 #endif
