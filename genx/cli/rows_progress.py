@@ -1,10 +1,14 @@
 """How far a run over files of prompts is: a bar at a terminal, a plain line now and then off it, and a closing line."""
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from genx.cli.status import Status
 from genx.cli.terminal import Terminal
-from genx.engine.rows.run import Tally
+
+if TYPE_CHECKING:
+    from genx.engine.rows.run import Tally
+
 
 _SECONDS_BETWEEN_LINES = 30.0
 
@@ -27,7 +31,7 @@ class RowsProgress:
         self._clock = terminal.clock
         self._started = self._last_line = terminal.clock()
 
-    def show(self, tally: Tally) -> None:
+    def show(self, tally: "Tally") -> None:
         """Show how far it is."""
         seconds = self._clock() - self._started
         self._status.show(f"{tally.rows:,} rows, {self._rates(tally, seconds)}", tally.rows, self._total)
@@ -36,7 +40,7 @@ class RowsProgress:
             total = "" if self._total is None else f" of {self._total:,}"
             self._say(f"genx: {tally.rows:,}{total} rows, {self._rates(tally, seconds)}")
 
-    def closing_line(self, tally: Tally) -> str:
+    def closing_line(self, tally: "Tally") -> str:
         """What the run came to."""
         seconds = self._clock() - self._started
         parts = [
@@ -49,7 +53,7 @@ class RowsProgress:
         ]
         return f"{tally.rows:,} row{'s' * (tally.rows != 1)}: " + ", ".join(filter(None, parts))
 
-    def _rates(self, tally: Tally, seconds: float) -> str:
+    def _rates(self, tally: "Tally", seconds: float) -> str:
         parts = [f"{tally.done / seconds:,.1f} rows/s" if seconds > 0 else "", _speed(tally.new_tokens, seconds)]
         if self._total is not None and tally.done and seconds > 0:
             left = (self._total - tally.rows) * seconds / tally.done
