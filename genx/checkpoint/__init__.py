@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from genx.checkpoint.generation_defaults import GenerationDefaults, read_generation_defaults
-from genx.checkpoint.locate import installed_models, models_folder, resolve_model
+from genx.checkpoint.locate import ModelNotFoundError, installed_models, models_folder, resolve_model
 from genx.checkpoint.safetensors_header import SafetensorsHeader, StoredTensor, read_header
 from genx.checkpoint.source import Source, TensorSummary, open_source, read_config_json
 from genx.checkpoint.weight_files import TensorLocation, find_tensors
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "GenerationDefaults",
+    "ModelNotFoundError",
     "SafetensorsHeader",
     "Source",
     "StoredTensor",

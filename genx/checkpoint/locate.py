@@ -14,6 +14,10 @@ _SUFFIX = ".gguf"
 _HOW_TO_GET_ONE = "run scripts/fetch_smollm2 to get smollm2-135m, or give a Hugging Face folder or a GGUF file"
 
 
+class ModelNotFoundError(CheckpointError):
+    """There is no model of that path or name."""
+
+
 def models_folder() -> Path:
     """The folder of named models: $GENX_MODELS, else genx/models in the user's cache folder of this platform."""
     chosen = os.environ.get(MODELS_VARIABLE)
@@ -28,8 +32,9 @@ def resolve_model(name_or_path: str | os.PathLike[str]) -> Path:
     A folder without config.json in which there is one GGUF file means that file; a name may leave `.gguf` out.
 
     Raises:
-        CheckpointError: neither exists, or it is a file of another kind; the message names both places looked at, the
-            models that there are, and how to get one.
+        ModelNotFoundError: neither exists; the message names both places looked at, the models that there are, and
+            how to get one.
+        CheckpointError: it is a file of another kind.
     """
     given = os.fspath(name_or_path)
     if not given or "\0" in given:
@@ -49,7 +54,7 @@ def resolve_model(name_or_path: str | os.PathLike[str]) -> Path:
         if found is not None:
             return found
         looked_at.append(printable(root / given))
-    raise CheckpointError(
+    raise ModelNotFoundError(
         f"there is no model {printable(given)}: {' and '.join(looked_at)} {_do_not_exist(looked_at)}; "
         f"{_models_there(root)}; {_HOW_TO_GET_ONE}"
     )

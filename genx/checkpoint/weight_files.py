@@ -38,7 +38,7 @@ def find_tensors(folder: Path) -> dict[str, TensorLocation]:
     """
     whole, index = path_in(folder, WEIGHTS_FILE), path_in(folder, INDEX_FILE)
     if is_there(index):
-        files = _read_index(folder)
+        files = read_index(folder)
         if not is_there(whole) or WEIGHTS_FILE in files.values():
             return _find_indexed(folder, files)
         # Saving a model over an older, sharded one leaves such an index behind; other software reads the whole too.
@@ -61,7 +61,12 @@ def _locate(header: SafetensorsHeader) -> dict[str, TensorLocation]:
     return found
 
 
-def _read_index(folder: Path) -> dict[str, str]:
+def read_index(folder: Path) -> dict[str, str]:
+    """Which file holds which tensor, as model.safetensors.index.json of `folder` says.
+
+    Raises:
+        CheckpointError: it does not say so.
+    """
     files = read_json_in(folder, INDEX_FILE).get("weight_map")
     if not isinstance(files, dict) or not files or not all(isinstance(file, str) for file in files.values()):
         raise CheckpointError(

@@ -1,12 +1,12 @@
 """One config.json from the Hugging Face hub, fetched only when it is asked for."""
 
 import json
-import re
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from typing import Any
 
+from genx.checkpoint.hub import parse_hub_id
 from genx.errors import UsageError
 
 _HUB = "https://huggingface.co"
@@ -15,17 +15,20 @@ _TIMEOUT_SECONDS = 20
 
 
 def fetch_config(model_id: str, environment: Mapping[str, str]) -> Mapping[str, Any]:
-    """The configuration of `owner/name`, from $HF_ENDPOINT or huggingface.co.
+    """The configuration of `owner/name` or `owner/name@revision`, from $HF_ENDPOINT or huggingface.co.
+
+    Not through huggingface_hub, as models are: this is one small file, and that import takes longer than the answer.
 
     Raises:
         UsageError: the id is none, or the hub does not give it.
     """
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", model_id) or ".." in model_id:
-        raise UsageError(f"{model_id!r} is no id of the hub; allowed: OWNER/NAME")
+    model = parse_hub_id(model_id)
+    if model is None:
+        raise UsageError(f"{model_id!r} is no id of the hub; allowed: OWNER/NAME or OWNER/NAME@REVISION")
     endpoint = environment.get("HF_ENDPOINT") or _HUB
     if not endpoint.startswith(("https://", "http://")):
         raise UsageError(f"HF_ENDPOINT is {endpoint!r}; allowed: an http or https address")
-    address = f"{endpoint.rstrip('/')}/{model_id}/resolve/main/config.json"
+    address = f"{endpoint.rstrip('/')}/{model.name}/resolve/{model.revision or 'main'}/config.json"
     try:
         with urllib.request.urlopen(address, timeout=_TIMEOUT_SECONDS) as reply:
             text = reply.read(_MAX_BYTES + 1)

@@ -1,11 +1,13 @@
-"""What every command that generates loads: configuration, tokenizer and model. Heavy imports are late."""
+"""What commands find and load: a model by its name, its configuration, tokenizer and weights. Heavy imports are late."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from genx.checkpoint import read_config_json
+from genx.checkpoint import ModelNotFoundError, open_source, read_config_json, resolve_model
+from genx.checkpoint.hub import download_model, parse_hub_id
 from genx.cli.requests import ModelRequest
 from genx.cli.status import Status
+from genx.cli.terminal import Terminal
 from genx.engine.device import choose_device, choose_dtype
 
 if TYPE_CHECKING:
@@ -14,13 +16,39 @@ if TYPE_CHECKING:
     from genx.tokenization import Tokenizer
 
 
+def find_model(given: str, terminal: Terminal) -> Path:
+    """The folder or GGUF file that -m means: a path, a name in the models folder, or else an id of the hub.
+
+    That the hub is asked is said on stderr before it is; its bars are shown on a terminal only.
+
+    Raises:
+        CheckpointError: there is no such model here, nor at the hub where the name can be one of its ids.
+    """
+    try:
+        return resolve_model(given)
+    except ModelNotFoundError:
+        hub_id = parse_hub_id(given)
+        if hub_id is None:
+            raise
+    terminal.say(f"genx: there is no path {given}; asking the Hugging Face hub for it")
+    return download_model(hub_id, bars=terminal.stderr_is_terminal)
+
+
+def name_of(model: Path) -> str:
+    """What a person calls the model at this path: its file or folder, or its id in the hub's cache."""
+    for folder in model.parents:
+        if folder.name.startswith("models--") and model.is_relative_to(folder / "snapshots"):
+            return folder.name.removeprefix("models--").replace("--", "/")
+    return model.name
+
+
 def load_tokenizer(folder: Path, *, required: bool) -> "Tokenizer | None":
-    """The folder's tokenizer; None where it is not `required` and there is none.
+    """The model's tokenizer; None where it is not `required` and there is none.
 
     Raises:
         TokenizerError: it is required and missing, or damaged.
     """
-    if not required and not (folder / "tokenizer.json").is_file():
+    if not required and not open_source(folder).has_tokenizer:
         return None
     from genx import tokenization
 
@@ -28,7 +56,7 @@ def load_tokenizer(folder: Path, *, required: bool) -> "Tokenizer | None":
 
 
 def read_config(folder: Path) -> "ModelConfig":
-    """The configuration of a checkpoint folder as its architecture reads it; no weight is looked at.
+    """The configuration of a checkpoint as its architecture reads it; no weight is looked at.
 
     Raises:
         CheckpointError: there is no config.json, or its architecture is not known.
@@ -57,5 +85,5 @@ def load_model(folder: Path, wanted: ModelRequest, status: Status) -> "BaseModel
         folder,
         dtype=choose_dtype(wanted.dtype, device),
         device=device,
-        progress=lambda done, total: status.show(f"loading {folder.name}", done, total),
+        progress=lambda done, total: status.show(f"loading {name_of(folder)}", done, total),
     )

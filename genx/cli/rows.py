@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from genx.checkpoint import read_generation_defaults, resolve_model
+from genx.checkpoint import read_generation_defaults
 from genx.cli.flags import spell_flag
 from genx.cli.interrupt import Interruption
-from genx.cli.loading import load_model, load_tokenizer, read_config
+from genx.cli.loading import find_model, load_model, load_tokenizer, read_config
 from genx.cli.output import Output
 from genx.cli.requests import ModelRequest, OutputRequest, PromptRequest
 from genx.cli.rows_count import report_counts
@@ -68,7 +68,7 @@ class _Session:
         self._target = None if rows.output is None else Target(rows.output)
         if self._target is not None and not rows.count:
             self._target.check(may_exist=rows.resume or rows.overwrite)
-        self._folder = resolve_model(wanted.model)
+        self._folder = find_model(wanted.model, terminal)
         self._defaults = read_generation_defaults(self._folder)
         self._plan = self._make_plan(requested)
         self._encoding = self._make_encoding()

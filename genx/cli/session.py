@@ -4,10 +4,10 @@ import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from genx.checkpoint import GenerationDefaults, read_generation_defaults, resolve_model
+from genx.checkpoint import GenerationDefaults, read_generation_defaults
 from genx.cli.flags import spell_flag
 from genx.cli.interrupt import Interruption
-from genx.cli.loading import load_model, load_tokenizer, read_config
+from genx.cli.loading import find_model, load_model, load_tokenizer, name_of, read_config
 from genx.cli.output import Output
 from genx.cli.prompt import read_prompt
 from genx.cli.requests import ModelRequest, OutputRequest, PromptRequest
@@ -45,12 +45,12 @@ def run_prompt(
         GenxError: it cannot be run; nothing is on stdout then.
         BrokenPipeError: whoever read stdout has gone.
     """
-    folder = resolve_model(wanted.model)
+    folder = find_model(wanted.model, terminal)
     defaults = read_generation_defaults(folder)
     settings = resolve_settings(requested, defaults, lambda: secrets.randbits(32))
     text = read_prompt(asked, terminal) if asked.ids is None else None
     with Status(terminal, shown=not output.quiet) as status, forwarded_warnings(status.warn):
-        status.show(f"loading {folder.name}")
+        status.show(f"loading {name_of(folder)}")
         tokenizer = load_tokenizer(folder, required=asked.ids is None)
         prompt = _prepare_prompt(folder, tokenizer, asked, text, defaults)
         model = load_model(folder, wanted, status)
@@ -219,7 +219,7 @@ def _facts(
 
     parameter = next(model.parameters())
     return ModelFacts(
-        name=folder.name,
+        name=name_of(folder),
         folder=str(folder),
         architecture=model.config.model_type,
         parameters=sum(p.numel() for p in model.parameters()),

@@ -54,11 +54,6 @@ def read_tokenizer_files(path: Path) -> TokenizerFiles:
     return _assemble(_read_backend(path), config, tokens_map, _read_chat_templates(path, config))
 
 
-def has_tokenizer(path: Path) -> bool:
-    """Whether there is a tokenizer at `path`, a folder or a GGUF file, whole or damaged."""
-    return path.is_file() or (path / "tokenizer.json").is_file()
-
-
 def _read_gguf(path: Path) -> TokenizerFiles:
     from genx.gguf.parts import read_gguf_model
     from genx.gguf.tokenizer import tokenizer_config, tokenizer_json

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from genx.checkpoint import open_source
 from genx.engine.settings import GenerationSettings
 
 # JSON readers that keep numbers as doubles, such as jq, are exact up to here.
@@ -60,15 +61,13 @@ def settings_digest(settings: GenerationSettings, run: Mapping[str, Any]) -> str
     return _digits(_sha256([shaping, run]))
 
 
-def model_digest(folder: Path) -> str:
-    """A digest of a checkpoint folder: its small files as a whole; of large ones the size and 64 evenly spread blocks.
+def model_digest(model: Path) -> str:
+    """A digest of a checkpoint's files: small ones as a whole; of large ones the size and 64 evenly spread blocks.
 
     Other weights of the same shapes give another digest, unless they agree in every block.
     """
     digest = hashlib.sha256()
-    for path in sorted(folder.iterdir()):
-        if path.name.startswith(".") or path.suffix not in (".json", ".jinja", ".safetensors", ".gguf"):
-            continue
+    for path in _files_in(model) if model.is_dir() else open_source(model).weight_files:
         size = path.stat().st_size
         digest.update(f"{path.name}\0{size}\0".encode())
         with path.open("rb") as stream:
@@ -76,6 +75,11 @@ def model_digest(folder: Path) -> str:
                 stream.seek(start)
                 digest.update(stream.read(_BLOCK))
     return _digits(digest.digest())
+
+
+def _files_in(folder: Path) -> Iterable[Path]:
+    kinds = (".json", ".jinja", ".safetensors", ".gguf")
+    return (path for path in sorted(folder.iterdir()) if not path.name.startswith(".") and path.suffix in kinds)
 
 
 def _block_starts(size: int) -> Iterable[int]:
