@@ -1,7 +1,7 @@
 """The compiled operations: found, checked and given torch's threads, or a reason why not.
 
-The C sources are in genx/kernels/native; scripts/hatch_build.py compiles them at install where there is a compiler. They are
-called through ctypes with addresses of tensors, so shapes, dtypes and layouts are checked before: see `projection.py`
+The C sources are in genx/kernels/native; scripts/hatch_build.py compiles them at install where there is a compiler.
+They are called through ctypes with addresses of tensors, so shapes, dtypes and layouts are checked before: see `projection.py`
 and `attention.py`.
 """
 

@@ -1,7 +1,7 @@
 """Compiles genx's native operations when it is installed. Without a C compiler genx installs all the same: it is
 slower then, not poorer.
 
-    python hatch_build.py [FOLDER] [-- FLAG ...]     compile by hand, into genx/kernels unless a folder is named
+    python scripts/hatch_build.py [FOLDER] [-- FLAG ...]     compile by hand, into genx/kernels unless a folder is named
 """
 
 import os
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parent
+ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ROOT / "genx" / "kernels" / "native"
 SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
 
