@@ -118,14 +118,15 @@ def _models_there(root: Path) -> str:
 def _models_in(root: Path) -> dict[str, Path]:
     try:
         entries = sorted(entry for entry in root.iterdir() if not entry.name.startswith("."))
-        found = {entry.name.removesuffix(_SUFFIX): _model_at(entry) for entry in entries}
     except OSError:
         return {}
-    return {name: path for name, path in found.items() if path is not None and (path.is_file() or _has_config(path))}
+    found = {entry.name.removesuffix(_SUFFIX): _model_at(entry) for entry in entries}
+    return {name: path for name, path in found.items() if path is not None and _is_whole(path)}
 
 
-def _has_config(folder: Path) -> bool:
-    return _is_file(folder / "config.json")
+def _is_whole(path: Path) -> bool:
+    """Whether it is more than a folder of something, and no later file of a model that has several."""
+    return _is_file(path / "config.json") if _is_folder(path) else gguf_parts(path)[0] == path
 
 
 def _user_cache_folder() -> Path:

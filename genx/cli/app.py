@@ -19,6 +19,9 @@ from genx.errors import ArgumentError, ExitCode, GenxError
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "run": ("genx.cli.run", "Generate text from a prompt and stream it."),
     "bench": ("genx.cli.bench", "Measure how fast a model runs on this machine."),
+    "models": ("genx.cli.models", "List the models that are here, and the architectures that genx has."),
+    "inspect": ("genx.cli.inspect", "Describe a model without loading its weights."),
+    "convert": ("genx.cli.convert", "Write a GGUF file or a folder as a Hugging Face folder."),
     "kv-size": ("genx.cli.kv_size", "Compute the memory of the KV cache from a configuration."),
 }
 _COMPLETION_VARIABLE = "_GENX_COMPLETE"

@@ -1,4 +1,4 @@
-"""What commands find and load: a model by its name, its configuration, tokenizer and weights. Heavy imports are late."""
+"""What commands find and load: a model, its configuration, tokenizer and weights. Heavy imports are late."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

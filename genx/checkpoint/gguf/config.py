@@ -4,7 +4,7 @@ Keys: llama.cpp, gguf-py/gguf/constants.py; which model writes which of them: it
 where a key is absent: its src/models/*.cpp.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from genx.checkpoint.gguf.facts import Facts
@@ -272,6 +272,9 @@ _FIELDS: Mapping[str, Callable[[GgufModel, Facts, Fields], Fields]] = {
     "smollm3": _smollm3,
     "starcoder2": _starcoder2,
 }
+GGUF_MODEL_TYPES: Collection[str] = _FIELDS.keys()
+"""What is read from GGUF files."""
+
 # What transformers looks for, where it is not the common name.
 _OWN_NAMES: Mapping[str, Mapping[str, str]] = {
     "gpt2": {

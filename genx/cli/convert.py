@@ -1,0 +1,46 @@
+"""genx convert: a GGUF file or a folder, written as a Hugging Face folder."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from genx.cli import options
+from genx.cli.commands import GroupedCommand
+from genx.cli.loading import find_model
+from genx.cli.output import Output
+from genx.cli.status import Status, forwarded_warnings
+from genx.cli.terminal import Terminal
+from genx.engine.device import check_device_and_dtype
+from genx.errors import ExitCode
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
+@app.command(cls=GroupedCommand)
+def convert(
+    context: typer.Context,
+    source: Annotated[str, typer.Argument(metavar="SRC", hidden=True)],
+    folder: Annotated[Path, typer.Argument(metavar="DST", hidden=True)],
+    dtype: options.Dtype = "auto",
+) -> int:
+    """Write SRC, a GGUF file or a folder, to the new folder DST as safetensors that transformers reads too.
+
+    With --dtype auto floats keep their type, and quantised blocks become float32, which holds them exactly. DST appears
+    when it is whole; after an interruption the same command goes on with what was written. stdout gets its path.
+    """
+    check_device_and_dtype("auto", dtype)
+    terminal: Terminal = context.obj
+    path = find_model(source, terminal)
+    with Status(terminal) as status, forwarded_warnings(status.warn):
+        status.show(f"reading {path.name}")
+        from genx.checkpoint import convert_model  # imports torch
+
+        written = convert_model(
+            path,
+            folder,
+            None if dtype == "auto" else dtype,
+            progress=lambda done, total: status.show(f"writing {folder.name}", done, total),
+        )
+    Output(terminal).write(f"{written}\n")
+    return ExitCode.OK
