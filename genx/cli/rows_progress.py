@@ -62,7 +62,10 @@ class RowsProgress:
 
 
 def _speed(tokens: int, seconds: float) -> str:
-    return f"{tokens / seconds:,.0f} tokens/s" if seconds > 0 and tokens else ""
+    if seconds <= 0 or not tokens:
+        return ""
+    rate = tokens / seconds
+    return f"{rate:,.{0 if rate >= 10 else 1}f} tokens/s"
 
 
 def duration(seconds: float) -> str:
