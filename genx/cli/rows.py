@@ -221,16 +221,16 @@ class _Session:
     def _verify(self, run: "RowsRun", model: "BaseModel", status: Status) -> None:
         from genx.engine.rows.verify import differences
 
-        sampled = run.sampled()
+        remembered = run.remembered()
         if not self._rows.verified:
             return
         status.show("generating rows again, alone")
-        differing = list(differences(model, sampled, batch_invariant=self._rows.batch_invariant))
+        differing = list(differences(model, remembered, batch_invariant=self._rows.batch_invariant))
         for line in differing:
             status.warn(line)
         if not differing:
             status.hide()
-            self._terminal.say(f"genx: {len(sampled):,} rows generated again, alone: the same tokens")
+            self._terminal.say(f"genx: {len(remembered):,} rows generated again, alone: the same tokens")
 
 
 def _exit_code(tally: "Tally") -> int:

@@ -35,7 +35,7 @@ class Tally:
 
 
 @dataclass(frozen=True)
-class Sampled:
+class Remembered:
     """A row that was generated, kept to be generated again alone."""
 
     row: Row
@@ -64,7 +64,7 @@ class RowsRun:
             answer_format: how answers are written.
             writer: takes them.
             resumption: which of them are there.
-            verified: how many rows to keep for `sampled`.
+            verified: how many rows to keep for `remembered`.
         """
         self._plan = plan
         self._encoding = encoding
@@ -74,7 +74,7 @@ class RowsRun:
         self._resumption = resumption
         self._verified = verified
         self._pending: dict[int, tuple[Row, str | None]] = {}
-        self._sampled: list[tuple[int, int, Sampled]] = []
+        self._remembered: list[tuple[int, int, Remembered]] = []
         self.tally = Tally(failed=resumption.failed)
 
     def steps(self, interrupted: Callable[[], bool] = lambda: False) -> Iterator[Tally]:
@@ -103,9 +103,9 @@ class RowsRun:
         finally:
             self._writer.close(complete=complete)
 
-    def sampled(self) -> list[Sampled]:
+    def remembered(self) -> list[Remembered]:
         """Some of the rows that were generated, spread over the input."""
-        return [entry[-1] for entry in sorted(self._sampled, key=lambda entry: entry[1])]
+        return [entry[-1] for entry in sorted(self._remembered, key=lambda entry: entry[1])]
 
     def _jobs(self) -> Iterator[Job]:
         for row in self._plan.rows():
@@ -147,9 +147,9 @@ class RowsRun:
         if self._verified and event.summary.error is None:
             # The rows whose numbers, hashed, are lowest: spread over the input, and the same in each run.
             order = -row_seed(0, RowIdentity(None, "verify", row.place))
-            heapq.heappush(self._sampled, (order, row.place, Sampled(row, event.job, event.summary.ids)))
-            if len(self._sampled) > self._verified:
-                heapq.heappop(self._sampled)
+            heapq.heappush(self._remembered, (order, row.place, Remembered(row, event.job, event.summary.ids)))
+            if len(self._remembered) > self._verified:
+                heapq.heappop(self._remembered)
 
     def _count(self, **changes: int) -> None:
         self.tally = replace(self.tally, **changes)

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 from genx.engine.rows.active_row import Job
 from genx.engine.rows.batch import Batch, Finished
 from genx.engine.rows.prefixes import common_length
-from genx.engine.rows.run import Sampled
+from genx.engine.rows.run import Remembered
 from genx.engine.stream import Summary, stream
 
 if TYPE_CHECKING:
     from genx.core.base_model import BaseModel
 
 
-def differences(model: "BaseModel", rows: Iterable[Sampled], *, batch_invariant: bool) -> Iterator[str]:
+def differences(model: "BaseModel", rows: Iterable[Remembered], *, batch_invariant: bool) -> Iterator[str]:
     """A line for each row whose tokens are others when it is generated alone.
 
     Args:
