@@ -69,6 +69,7 @@ static float dot_int8(const struct matrix *matrix, int64_t row, const float *x)
     return add_lanes(sum[0] + sum[1]);
 }
 
+/* x is `shifted`: see product.h. Nibbles are masked where they stand, which leaves 16^k times their value. */
 static float dot_int4(const struct matrix *matrix, int64_t row, const float *x, const float *block_sums)
 {
     const int64_t padded = round_up(matrix->columns, ROW_MULTIPLE);
@@ -77,14 +78,17 @@ static float dot_int4(const struct matrix *matrix, int64_t row, const float *x, 
     floats sum[2] = {{0}};
     for (int64_t column = 0; column < padded; column += 2 * BLOCK, w += 32, scales += 4) {
         PREFETCH(w);
-        const uints words = load_uint32(w);
-        for (int half = 0; half < 2; half++) {
+        uints words = load_uint32(w);
+        float pairs[4];
+        four_float16_values(scales, pairs);
+        for (int half = 0; half < 2; half++, words >>= 16) {
             const int64_t start = column + half * BLOCK;
-            floats part = nibbles(words, 4 * half) * load_float32(x + start);
-            for (int k = 1; k < 4; k++)
-                part += nibbles(words, 4 * half + k) * load_float32(x + start + k * LANES);
-            sum[half] += part * float16_value(scales[2 * half]);
-            sum[half] += load_float32(block_sums + start / BLOCK * LANES) * float16_value(scales[2 * half + 1]);
+            floats part = to_floats(words & 0xf) * load_float32(x + start);
+            part += to_floats(words & 0xf0) * load_float32(x + start + LANES);
+            part += to_floats(words & 0xf00) * load_float32(x + start + 2 * LANES);
+            part += to_floats(words & 0xf000) * load_float32(x + start + 3 * LANES);
+            sum[half] += part * pairs[2 * half];
+            sum[half] += load_float32(block_sums + start / BLOCK * LANES) * pairs[2 * half + 1];
         }
     }
     return add_lanes(sum[0] + sum[1]);
@@ -113,7 +117,7 @@ static void product_of_one(const struct matrix *matrix, const struct inputs *inp
         EACH_ROW(dot_int8(matrix, row, x));
         break;
     default:
-        EACH_ROW(dot_int4(matrix, row, x, inputs->block_sums));
+        EACH_ROW(dot_int4(matrix, row, inputs->shifted, inputs->block_sums));
     }
 }
 

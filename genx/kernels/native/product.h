@@ -7,8 +7,10 @@
 /* Rows of input [rows, pitch], filled up with zeros from `columns` to `pitch`, a multiple of 64. */
 struct inputs {
     const float *values;
-    const float *block_sums; /* [rows, pitch / 32, 8]: lane i sums columns i, i + 8, i + 16, i + 24; for INT4 only */
     int64_t rows, pitch;
+    /* For one row and INT4, which multiplies nibbles where they stand: [pitch] values of which each eight are divided
+     * by 1, 16, 256, 4096 in turn, exactly, and [pitch / 32, 8] sums of a block's four eights. */
+    const float *shifted, *block_sums;
 };
 
 /* Outputs [first, last) of every row of input: output[row * pitch + i] = weight row i . input row + bias i.

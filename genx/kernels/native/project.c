@@ -63,13 +63,17 @@ static void project_share(const void *job, int64_t member, int64_t members)
     finish(work, first, last);
 }
 
-/* The sums that INT4's offsets are multiplied with. */
-static void sum_blocks(const float *x, int64_t pitch, float *sums)
+/* What INT4 multiplies its values and its offsets with. */
+static void prepare_int4(const float *x, int64_t pitch, float *shifted, float *sums)
 {
     for (int64_t start = 0; start < pitch; start += BLOCK, sums += LANES) {
-        floats sum = load_float32(x + start);
-        for (int i = LANES; i < BLOCK; i += LANES)
-            sum += load_float32(x + start + i);
+        floats sum = {0};
+        float factor = 1;
+        for (int64_t i = start; i < start + BLOCK; i += LANES, factor /= 16) {
+            const floats eight = load_float32(x + i);
+            sum += eight;
+            store_float32(shifted + i, eight * factor);
+        }
         store_float32(sums, sum);
     }
 }
@@ -89,18 +93,18 @@ int32_t genx_project(
     const int64_t columns = projection->columns;
     const int64_t pitch = round_up(columns, ROW_MULTIPLE);
     const int prepares = projection->norm.kind || pitch != columns;
-    const int sums = rows == 1 && projection->matrices[0].format == INT4;
+    const int is_int4 = rows == 1 && projection->matrices[0].format == INT4;
     const int64_t prepared_size = prepares ? rows * pitch : 0;
-    const int64_t sums_size = sums ? pitch / BLOCK * LANES : 0;
+    const int64_t shifted_size = is_int4 ? pitch : 0;
+    const int64_t sums_size = is_int4 ? pitch / BLOCK * LANES : 0;
     const int64_t gated_size = projection->is_gated ? rows * projection->outputs : 0;
-    const int64_t size = prepared_size + sums_size + gated_size;
+    const int64_t size = prepared_size + shifted_size + sums_size + gated_size;
     float *memory = size ? malloc((size_t)size * sizeof *memory) : NULL;
     if (size && !memory)
         return 1;
-    float *block_sums = memory + prepared_size;
-    struct work work = {
-        projection, {prepares ? memory : input, block_sums, rows, pitch}, residual, block_sums + sums_size, output
-    };
+    float *shifted = memory + prepared_size, *sums = shifted + shifted_size, *gated = sums + sums_size;
+    const struct inputs inputs = {prepares ? memory : input, rows, pitch, shifted, sums};
+    const struct work work = {projection, inputs, residual, gated, output};
     if (prepares)
         for (int64_t row = 0; row < rows; row++) {
             float *to = memory + row * pitch;
@@ -110,8 +114,8 @@ int32_t genx_project(
                 memcpy(to, input + row * columns, (size_t)columns * sizeof *to);
             memset(to + columns, 0, (size_t)(pitch - columns) * sizeof *to);
         }
-    if (sums)
-        sum_blocks(work.inputs.values, pitch, block_sums);
+    if (is_int4)
+        prepare_int4(inputs.values, pitch, shifted, sums);
     team_run(project_share, &work, multiplications(projection, rows));
     free(memory);
     return 0;

@@ -24,7 +24,7 @@ struct int4_block {
 /* To float16, ties to even; above its range infinity. */
 static uint16_t to_float16(float value)
 {
-#if defined(__AVX2__) && defined(__F16C__)
+#if defined(__AVX2__)
     return _cvtss_sh(value, _MM_FROUND_TO_NEAREST_INT);
 #else
     uint32_t bits;

@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#if defined(__AVX2__) && defined(__F16C__)
+#if defined(__AVX2__)
 #include <immintrin.h>
 #endif
 
@@ -51,9 +51,13 @@ INLINE uints load_uint32(const void *from)
 
 INLINE floats load_bfloat16(const uint16_t *from)
 {
+#if defined(__AVX2__)
+    return (floats)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)from)), 16);
+#else
     halves loaded;
     memcpy(&loaded, from, sizeof loaded);
     return (floats)(__builtin_convertvector(loaded, uints) << 16);
+#endif
 }
 
 /* The bits of eight float16 numbers as floats. Shifted into place their exponent is 112 too small, which one product
@@ -69,7 +73,7 @@ INLINE floats widen_float16(uints half)
 
 INLINE floats load_float16(const uint16_t *from)
 {
-#if defined(__AVX2__) && defined(__F16C__)
+#if defined(__AVX2__)
     return (floats)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)from));
 #else
     halves loaded;
@@ -80,10 +84,20 @@ INLINE floats load_float16(const uint16_t *from)
 
 INLINE float float16_value(uint16_t half)
 {
-#if defined(__AVX2__) && defined(__F16C__)
+#if defined(__AVX2__)
     return _cvtsh_ss(half);
 #else
     return widen_float16((uints){half})[0];
+#endif
+}
+
+INLINE void four_float16_values(const uint16_t *from, float to[4])
+{
+#if defined(__AVX2__)
+    _mm_storeu_ps(to, _mm_cvtph_ps(_mm_loadl_epi64((const __m128i *)from)));
+#else
+    for (int i = 0; i < 4; i++)
+        to[i] = float16_value(from[i]);
 #endif
 }
 
@@ -97,7 +111,7 @@ INLINE float bfloat16_value(uint16_t half)
 
 INLINE floats load_int8(const int8_t *from)
 {
-#if defined(__AVX2__) && defined(__F16C__)
+#if defined(__AVX2__)
     return (floats)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)from)));
 #else
     bytes loaded;
@@ -111,9 +125,13 @@ INLINE floats to_floats(uints values) { return __builtin_convertvector((ints)val
 /* Sums are added in this order on every machine. */
 INLINE float add_lanes(floats values)
 {
-    float lane[LANES];
-    memcpy(lane, &values, sizeof lane);
-    return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
+#if defined(__AVX2__)
+    __m128 four = _mm_add_ps(_mm256_castps256_ps128((__m256)values), _mm256_extractf128_ps((__m256)values, 1));
+    four = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(four, _mm_movehdup_ps(four)));
+#else
+    return ((values[0] + values[4]) + (values[2] + values[6])) + ((values[1] + values[5]) + (values[3] + values[7]));
+#endif
 }
 
 INLINE float largest_lane(floats values)
