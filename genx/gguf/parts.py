@@ -13,7 +13,7 @@ from genx.gguf.header import GgufHeader, GgufTensor, read_gguf_header
 from genx.messages import name_some, printable
 
 _PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
-_MAX_PARTS = 1000
+_MAX_PARTS = 1000  # beyond, the name is just a name
 
 
 @dataclass(frozen=True)
@@ -43,16 +43,10 @@ class GgufModel:
 
 
 def gguf_parts(path: Path) -> Sequence[Path]:
-    """The files of the model that `path` is a file of, in order.
-
-    Raises:
-        CheckpointError: its name says that there are more files than any model has.
-    """
+    """The files of the model that `path` is a file of, in order."""
     match = _PART.fullmatch(path.name)
-    if match is None:
+    if match is None or int(match[3]) > _MAX_PARTS:
         return [path]
-    if int(match[3]) > _MAX_PARTS:
-        raise CheckpointError(f"{printable(path)} is one of {int(match[3]):,} files; allowed: at most {_MAX_PARTS:,}")
     return [path.with_name(f"{match[1]}-{part:05d}-of-{match[3]}.gguf") for part in range(1, int(match[3]) + 1)]
 
 

@@ -18,6 +18,7 @@ import tokenizers
 import torch
 
 from genx.checkpoint import load_model, read_generation_defaults
+from tests.fixtures.folders import assert_same_weights
 from tests.fixtures.tokenizers import byte_signs
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "fetch_smollm2"
@@ -218,8 +219,8 @@ def test_it_writes_the_folder_once_and_prints_its_path_alone(
     models = tmp_path / "models"
     assert script.main(["--out", str(models)]) == 0
     assert capsys.readouterr().out == f"{models / 'smollm2-135m'}\n"
-    assert [path.name for path in models.iterdir()] == ["smollm2-135m"]
-    load_model(models / "smollm2-135m")
+    assert sorted(path.name for path in models.iterdir()) == ["smollm2-135m", "smollm2-135m-q4_1.gguf"]
+    assert_same_weights(load_model(models / "smollm2-135m"), load_model(models / "smollm2-135m-q4_1.gguf"))
     assert script.main(["--out", str(models)]) == 0
     shown = capsys.readouterr()
     assert shown.out == f"{models / 'smollm2-135m'}\n"
