@@ -1,8 +1,8 @@
 """The compiled operations: found, checked and given torch's threads, or a reason why not.
 
 The C sources are in genx/kernels/native; scripts/hatch_build.py compiles them at install where there is a compiler.
-They are called through ctypes with addresses of tensors, so shapes, dtypes and layouts are checked before: see `projection.py`
-and `attention.py`.
+They are called through ctypes with addresses of tensors, so shapes, dtypes and layouts are checked before: see
+`projection.py` and `attention.py`.
 """
 
 import ctypes
@@ -119,6 +119,7 @@ class Library:
     normalize: Callable[..., None]
     attend: Callable[..., int]
     layer: Callable[..., int]
+    activate: Callable[..., None]
     expand: Callable[..., None]
 
     quantize: Callable[..., int]
@@ -162,13 +163,16 @@ def load_library(path: Path, level: str) -> Library | str:
     layer = handle.genx_layer
     layer.argtypes = [POINTER(LayerStructure), POINTER(StepStructure), c_void_p, c_void_p, c_void_p]
     layer.restype = c_int32
+    activate = handle.genx_activate
+    activate.argtypes = [c_int64, c_void_p, c_void_p, c_int64]
+    activate.restype = None
     expand = handle.genx_expand
     expand.argtypes = [POINTER(Matrix), c_int64, c_int64, c_void_p]
     expand.restype = None
     quantize = handle.genx_quantize
     quantize.argtypes = [POINTER(Matrix), c_int64, c_void_p, c_void_p]
     quantize.restype = c_int64
-    return Library(level, _share_threads(handle), project, normalize, attend, layer, expand, quantize)
+    return Library(level, _share_threads(handle), project, normalize, attend, layer, activate, expand, quantize)
 
 
 def _share_threads(handle: ctypes.CDLL) -> bool:

@@ -104,15 +104,21 @@ class Projection:
     def by_torch(self, hidden: Tensor, residual: Tensor | None = None) -> Tensor:
         """The same by torch: the reference, and for many rows the faster one."""
         parts = self.separate(hidden)
-        if self._gated:
-            parts = [parts[0].mul_(parts[1])]
+        if self._activate is not None or self._gated:
+            parts = [self._activated(parts[0], parts[1] if self._gated else None), *parts[1 + self._gated :]]
         output = parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
         return output if residual is None else output.add_(residual)
 
     def separate(self, hidden: Tensor) -> list[Tensor]:
-        """Each linear layer's outputs [..., O] for `hidden` [..., I], by torch; the first one activated."""
+        """Each linear layer's outputs [..., O] for `hidden` [..., I], before any activation, multiplied by torch."""
         normalized = hidden if self._norm is None else self._norm(hidden)
-        parts = [linear.multiply(normalized) for linear in self._linears]
-        if self._activate is not None:
-            parts[0] = self._activate(parts[0])
-        return parts
+        return [linear.multiply(normalized) for linear in self._linears]
+
+    def _activated(self, values: Tensor, factors: Tensor | None) -> Tensor:
+        """The activation of `values`, times `factors`, in the memory of `values` where that is possible."""
+        if self._native is None:
+            activated = values if self._activate is None else self._activate(values)
+            return activated if factors is None else activated * factors
+        address = None if factors is None else factors.data_ptr()
+        self._native.activate(_NATIVE_ACTIVATIONS[self._activate], values.data_ptr(), address, values.numel())
+        return values

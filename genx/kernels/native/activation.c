@@ -2,6 +2,7 @@
 
 #include <math.h>
 
+#include "team.h"
 #include "vector.h"
 
 INLINE floats silu(floats x) { return x / (exponential(-x) + 1.0f); }
@@ -56,4 +57,28 @@ void activate(int64_t activation, float *values, int64_t count)
         activate_all(RELU, values, count);
         break;
     }
+}
+
+struct activation_work {
+    int64_t activation;
+    float *values;
+    const float *factors;
+    int64_t count;
+};
+
+static void activate_share(const void *job, int64_t member, int64_t members)
+{
+    const struct activation_work *work = job;
+    int64_t first, last;
+    team_share(work->count, member, members, &first, &last);
+    activate(work->activation, work->values + first, last - first);
+    for (int64_t i = first; work->factors && i < last; i++)
+        work->values[i] *= work->factors[i];
+}
+
+/* Apply an activation to `values` [count] in place, and multiply with `factors` [count] unless that is null. */
+void genx_activate(int64_t activation, float *values, const float *factors, int64_t count)
+{
+    const struct activation_work work = {activation, values, factors, count};
+    team_run(activate_share, &work, count * 16);
 }
