@@ -5,12 +5,12 @@ Config says how big a model is; the model's own file says what it does. Nothing 
 
 import dataclasses
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from genx.config_fields import ExtraFields, number, probability, shown, text, truth
 from genx.errors import ConfigError
 from genx.messages import printable
 from genx.sampling_args import is_whole_number
@@ -55,6 +55,39 @@ class RopeConfig:
     partial: float = 1.0
     """The share of a head's channels that rotate, from the first on."""
 
+    @classmethod
+    def from_dict(cls, source: Mapping[str, Any], theta: float, partial: float = 1.0) -> "RopeConfig":
+        """Read `rope_scaling` or `rope_parameters`; a null value counts as absent.
+
+        Args:
+            source: the fields, `rope_type` under its older name too.
+            theta: where they do not say.
+            partial: where they do not say.
+
+        Raises:
+            ConfigError: a field is not of its kind.
+        """
+        fields = {name: value for name, value in source.items() if value is not None}
+        old_kind = fields.pop("type", "default")
+        kind = text({"rope_type": fields.pop("rope_type", old_kind)}, "rope_type", "default")
+        theta = number({"rope_theta": fields.pop("rope_theta", theta)}, "rope_theta", theta)
+        if theta <= 0:
+            raise ConfigError(f"rope_theta is {theta!r}; allowed: a finite number above 0")
+        share = fields.pop("partial_rotary_factor", partial)
+        share = number({"partial_rotary_factor": share}, "partial_rotary_factor", 1.0)
+        if not 0 < share <= 1:
+            raise ConfigError(f"partial_rotary_factor is {share!r}; allowed: above 0 and at most 1")
+        return cls(theta=theta, kind=kind, scaling=fields, partial=share)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields of `rope_parameters`."""
+        return {
+            "rope_type": self.kind,
+            "rope_theta": self.theta,
+            "partial_rotary_factor": self.partial,
+            **self.scaling,
+        }
+
 
 @dataclass(frozen=True)
 class ModelConfig:
@@ -84,7 +117,7 @@ class ModelConfig:
     resid_pdrop: float = 0.0
     initializer_range: float = 0.02
     dtype: str | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    extra: ExtraFields = field(default_factory=ExtraFields)
 
     @classmethod
     def from_dict(
@@ -107,7 +140,8 @@ class ModelConfig:
         Raises:
             ConfigError: a field is missing, contradictory, not of its kind, or of a size that no model has.
         """
-        values = _rename({**SHORT_KEYS, **_FIELD_NAMES, **(aliases or {})}, source)
+        names = {**SHORT_KEYS, **_FIELD_NAMES, **(aliases or {})}
+        values = _rename(names, source)
         values = {**(defaults or {}), **values}
         for name, value in values.items():
             if name in _LARGEST and (name != "sliding_window" or value != -1):
@@ -124,6 +158,9 @@ class ModelConfig:
         dropout = values.get("dropout", 0.0)
         known = {f.name for f in dataclasses.fields(cls)} | {"rope_theta", "rope_scaling", "rope_parameters"}
         known |= {"partial_rotary_factor", "dropout"}
+        nulls = {
+            name: None for name, value in source.items() if value is None and name not in {*values, *names, *known}
+        }
         config = cls(
             model_type=model_type,
             vocab_size=_required(values, "vocab_size"),
@@ -134,19 +171,19 @@ class ModelConfig:
             head_dim=head_dim,
             intermediate_size=values.get("intermediate_size", 4 * hidden),
             max_position_embeddings=_required(values, "max_position_embeddings"),
-            hidden_act=_text(values, "hidden_act", "silu"),
-            norm_eps=_number(values, "norm_eps", 1e-6),
-            tie_word_embeddings=_truth(values, "tie_word_embeddings", False),
+            hidden_act=text(values, "hidden_act", "silu"),
+            norm_eps=number(values, "norm_eps", 1e-6),
+            tie_word_embeddings=truth(values, "tie_word_embeddings", False),
             rope=_read_rope(values),
             sliding_window=_window(values.get("sliding_window")),
             num_local_experts=values.get("num_local_experts", 0),
             num_experts_per_tok=values.get("num_experts_per_tok", 0),
-            embd_pdrop=_probability(values, "embd_pdrop", dropout),
-            attn_pdrop=_probability(values, "attn_pdrop", dropout),
-            resid_pdrop=_probability(values, "resid_pdrop", dropout),
-            initializer_range=_number(values, "initializer_range", 0.02),
+            embd_pdrop=probability(values, "embd_pdrop", dropout),
+            attn_pdrop=probability(values, "attn_pdrop", dropout),
+            resid_pdrop=probability(values, "resid_pdrop", dropout),
+            initializer_range=number(values, "initializer_range", 0.02),
             dtype=_dtype_name(values.get("dtype")),
-            extra={name: value for name, value in values.items() if name not in known},
+            extra=ExtraFields({**nulls, **{name: value for name, value in values.items() if name not in known}}),
         )
         if config.num_experts_per_tok > config.num_local_experts:
             raise ConfigError(
@@ -175,6 +212,8 @@ class ModelConfig:
             written[names.get("rope_theta", "rope_theta")] = self.rope.theta
             if self.rope.partial != 1 or "partial_rotary_factor" in names:
                 written[names.get("partial_rotary_factor", "partial_rotary_factor")] = self.rope.partial
+            # The newer spelling always, since where it is absent other software takes the family's own scaling.
+            written["rope_parameters"] = self.rope.to_dict()
             if self.rope.kind != "default":
                 written["rope_scaling"] = {"rope_type": self.rope.kind, **self.rope.scaling}
         return written
@@ -239,7 +278,7 @@ def _required(values: Mapping[str, Any], name: str) -> int:
 def _check_size(name: str, value: object) -> None:
     smallest = 0 if name in ("num_local_experts", "num_experts_per_tok", "sliding_window") else 1
     if not is_whole_number(value) or not smallest <= int(value) <= _LARGEST[name]:  # type: ignore[call-overload]
-        raise ConfigError(f"{name} is {value!r}; allowed: a whole number from {smallest} to {_LARGEST[name]:,}")
+        raise ConfigError(f"{name} is {shown(value)}; allowed: a whole number from {smallest} to {_LARGEST[name]:,}")
 
 
 def _split(hidden: int, heads: int) -> int:
@@ -254,34 +293,6 @@ def _window(value: int | None) -> int | None:
     return None if value in (None, 0, -1) else value  # all three mean "no window" in published files
 
 
-def _number(values: Mapping[str, Any], name: str, default: float) -> float:
-    value = values.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
-        raise ConfigError(f"{name} is {value!r}; allowed: a finite number of at least 0")
-    return float(value)
-
-
-def _probability(values: Mapping[str, Any], name: str, default: float) -> float:
-    value = _number(values, name, default)
-    if value > 1:
-        raise ConfigError(f"{name} is {value!r}; allowed: a probability from 0 to 1")
-    return value
-
-
-def _truth(values: Mapping[str, Any], name: str, default: bool) -> bool:
-    value = values.get(name, default)
-    if not isinstance(value, bool):
-        raise ConfigError(f"{name} is {value!r}; allowed: true or false")
-    return value
-
-
-def _text(values: Mapping[str, Any], name: str, default: str) -> str:
-    value = values.get(name, default)
-    if not isinstance(value, str):
-        raise ConfigError(f"{name} is {value!r}; allowed: a name")
-    return value
-
-
 def _dtype_name(value: object) -> str | None:
     return value.removeprefix("torch.") if isinstance(value, str) else None
 
@@ -292,18 +303,7 @@ def _read_rope(values: Mapping[str, Any]) -> RopeConfig:
     for key in ("rope_scaling", "rope_parameters"):
         part = values.get(key, {})
         if not isinstance(part, Mapping):
-            raise ConfigError(f"{key} is {part!r}; allowed: an object")
+            raise ConfigError(f"{key} is {shown(part)}; allowed: an object")
         scaling.update(part)
-    theta = scaling.pop("rope_theta", values.get("rope_theta", 10_000.0))
-    kind = scaling.pop("rope_type", scaling.pop("type", "default"))
-    scaling.pop("type", None)
-    if not isinstance(kind, str):
-        raise ConfigError(f"rope_type is {kind!r}; allowed: a name")
-    theta = _number({"rope_theta": theta}, "rope_theta", 0.0)
-    if theta <= 0:
-        raise ConfigError(f"rope_theta is {theta!r}; allowed: a finite number above 0")
-    partial = scaling.pop("partial_rotary_factor", values.get("partial_rotary_factor", 1.0))
-    partial = _number({"partial_rotary_factor": partial}, "partial_rotary_factor", 1.0)
-    if not 0 < partial <= 1:
-        raise ConfigError(f"partial_rotary_factor is {partial!r}; allowed: above 0 and at most 1")
-    return RopeConfig(theta=theta, kind=kind, scaling=scaling, partial=partial)
+    theta = values.get("rope_theta", 10_000.0)
+    return RopeConfig.from_dict(scaling, theta, values.get("partial_rotary_factor", 1.0))

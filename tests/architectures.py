@@ -19,6 +19,7 @@ import genx
 from genx.core.base_model import BaseModel
 
 CONTEXT = 40
+REMOVED = object()  # as a change: the field is left out
 VOCAB = 97
 TOLERANCE = 5e-5  # of the largest |logit|
 
@@ -189,7 +190,8 @@ class Tiny:
         if not folder.exists():
             folder.mkdir()
             config = json.loads((self.folder / "config.json").read_text())
-            (folder / "config.json").write_text(json.dumps({**config, **changes}))
+            changed = {name: value for name, value in {**config, **changes}.items() if value is not REMOVED}
+            (folder / "config.json").write_text(json.dumps(changed))
             for weights in self.folder.glob("*.safetensors*"):
                 (folder / weights.name).write_bytes(weights.read_bytes())
         return folder

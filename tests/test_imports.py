@@ -9,7 +9,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "genx"
 
-RULES = {"errors", "messages", "sampling_args", "cache_rules", "config"}  # no torch in any of them
+RULES = {"errors", "messages", "sampling_args", "cache_rules", "config", "config_fields"}  # no torch in any of them
 
 # What each part may import, besides itself.
 ALLOWED = {
@@ -17,7 +17,8 @@ ALLOWED = {
     "messages": set(),
     "sampling_args": {"errors"},
     "cache_rules": set(),
-    "config": {"errors", "messages", "sampling_args"},
+    "config_fields": {"errors", "messages", "sampling_args"},
+    "config": {"errors", "messages", "sampling_args", "config_fields"},
     "gguf": {"errors", "messages"},
     "core": RULES,
     "models": {*RULES, "core"},

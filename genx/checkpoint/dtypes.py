@@ -37,9 +37,8 @@ def choose_device(asked: torch.device | str | None) -> torch.device:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise ArgumentError(
-            "{device} is {given}, which torch cannot use here: {reason}; allowed: cpu, or a cuda or mps device that "
-            "this machine has",
+            "{device} is {given}, which torch cannot use here; allowed: cpu, or a cuda or mps device that this "
+            "machine has",
             given=repr(str(asked)),
-            reason=str(error).splitlines()[0] if str(error) else type(error).__name__,
         ) from error
     return device

@@ -92,6 +92,10 @@ def program(arguments: Sequence[str], terminal: Terminal) -> int:
     except BrokenPipeError:
         detach(terminal.stdout)
         return ExitCode.OK
+    except OSError as error:  # for instance a full disk under what is redirected
+        detach(terminal.stdout)
+        terminal.say(f"genx: error: {error.strerror or error}")
+        return ExitCode.FAILED
     except Exception as error:
         if terminal.environment.get("GENX_DEBUG") == "1":
             traceback.print_exc(file=terminal.stderr)

@@ -11,7 +11,7 @@ from typing import Any
 from genx.bench.jobs import LLAMA_CPP, PEER_PACKAGES
 from genx.bench.sweep import LARGEST_BATCH, LARGEST_TOKENS, parse_sweep
 from genx.cli.options import number, whole_number
-from genx.engine.device import check_device_and_dtype
+from genx.engine.device import LARGEST_THREADS, check_device_and_dtype
 from genx.engine.settings import RequestedSettings, check_requested
 from genx.errors import ArgumentError, UsageError
 
@@ -21,7 +21,6 @@ FORMATS = ("table", "md", "csv", "json", "jsonl")
 QUANTIZE = ("none", "int8", "int4")
 KERNELS = ("none", "auto", "native", "torch")
 PLOTS = (".svg", ".png")
-_LARGEST_THREADS = 4096
 _LARGEST_REPEATS = 1000
 _FOR_COMPARISONS = ("--compare", "--fail-if-slower", "--output")
 
@@ -247,7 +246,7 @@ def _tokens(name: str, text: str, smallest: int) -> tuple[int, ...]:
 
 
 def _threads(text: str | None) -> tuple[int, ...] | None:
-    return None if text is None else parse_sweep("threads", text, smallest=1, largest=_LARGEST_THREADS)
+    return None if text is None else parse_sweep("threads", text, smallest=1, largest=LARGEST_THREADS)
 
 
 def _count(name: str, text: str, smallest: int) -> int:

@@ -3,6 +3,7 @@
 Values arrive as text and are read here, so that every refusal names the flag, the value and what is allowed.
 """
 
+import re
 from typing import Annotated
 
 import typer
@@ -225,16 +226,21 @@ Quiet = Annotated[
 ]
 
 
+# At most as many digits as Python converts without a limit of its own.
+_WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,4000}")
+
+
 def whole_number(name: str, text: str | None) -> int | None:
     """Read the value of an option as a whole number; None where it is not given.
 
     Raises:
         ArgumentError: it is none.
     """
-    try:
-        return None if text is None else int(text)
-    except ValueError:
-        raise ArgumentError("{" + name + "} is {given!r}; allowed: a whole number", given=text) from None
+    if text is None:
+        return None
+    if not _WHOLE_NUMBER.fullmatch(text):
+        raise ArgumentError("{" + name + "} is {given!r}; allowed: a whole number", given=text)
+    return int(text)
 
 
 def number(name: str, text: str | None) -> float | None:
@@ -245,8 +251,12 @@ def number(name: str, text: str | None) -> float | None:
     Raises:
         ArgumentError: it is none.
     """
+    if text is None:
+        return None
     try:
-        return None if text is None else float(text)
+        if not text.isascii() or "_" in text:  # which float takes
+            raise ValueError
+        return float(text)
     except ValueError:
         raise ArgumentError("{" + name + "} is {given!r}; allowed: a number", given=text) from None
 
@@ -257,10 +267,7 @@ def whole_numbers(name: str, text: str) -> tuple[int, ...]:
     Raises:
         ArgumentError: there is none, or something that is none.
     """
-    try:
-        numbers = tuple(map(int, text.replace(",", " ").split()))
-    except ValueError:
-        numbers = ()
-    if not numbers:
+    parts = re.split(r"\s*,\s*|\s+", text.strip())
+    if not all(_WHOLE_NUMBER.fullmatch(part) for part in parts):
         raise ArgumentError("{" + name + "} is {given!r}; allowed: whole numbers with commas between them", given=text)
-    return numbers
+    return tuple(map(int, parts))

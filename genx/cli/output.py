@@ -8,8 +8,9 @@ from typing import BinaryIO
 from genx.cli.terminal import Terminal
 from genx.errors import GenxError
 
-# C0 without tab and line feed, DEL, and C1: what moves cursors, changes titles and rings bells.
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+# C0 without tab and line feed, DEL, and C1: what moves cursors, changes titles and rings bells. And the marks that turn
+# the direction of what follows, so that a line reads as another.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 class Output:
@@ -50,7 +51,7 @@ class Output:
 
 
 def show_control_characters(text: str) -> str:
-    """The text with control characters other than tab and line feed in caret notation, C1 ones as escapes.
+    """The text with control characters other than tab and line feed in caret notation, those beyond ASCII as escapes.
 
     >>> show_control_characters("a\\x1b[2Jb\\x9bc")
     'a^[[2Jb\\\\x9bc'
@@ -60,7 +61,7 @@ def show_control_characters(text: str) -> str:
 
 def _show(character: str) -> str:
     code = ord(character)
-    return f"\\x{code:02x}" if code >= 0x80 else "^" + chr(code ^ 0x40)
+    return character.encode("unicode_escape").decode("ascii") if code >= 0x80 else "^" + chr(code ^ 0x40)
 
 
 def detach(stream: BinaryIO) -> None:

@@ -7,10 +7,10 @@ from genx.cli.commands import GroupedCommand
 from genx.cli.options import number, whole_number, whole_numbers
 from genx.cli.requests import ModelRequest, OutputRequest, PromptRequest, check_prompt_request
 from genx.cli.rows_options import check_no_rows_options
-from genx.engine.device import check_device_and_dtype
+from genx.engine.device import check_device_and_dtype, check_threads
 from genx.engine.prompt import check_truncate
 from genx.engine.settings import RequestedSettings, check_requested
-from genx.errors import ArgumentError, UsageError
+from genx.errors import UsageError
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -124,8 +124,7 @@ def run(
 
 def _model_request(model: str | None, device: str, dtype: str, threads: int | None) -> ModelRequest:
     check_device_and_dtype(device, dtype)
-    if threads is not None and threads < 1:
-        raise ArgumentError("{threads} is {given}; allowed: a whole number of at least 1", given=threads)
+    check_threads(threads)
     if model is None:
         raise UsageError("no model is given; give -m PATH or -m NAME, or set GENX_MODEL")
     return ModelRequest(model, device, dtype, threads)

@@ -138,7 +138,7 @@ class _Session:
     def _end(self, summary: "Summary") -> None:
         self._status.hide()
         if self._output.json:
-            text = None if self._tokenizer is None else self._echo() + summary.text
+            text = None if self._tokenizer is None else self._after_prompt(summary.text)
             self._text.write(as_json_line(result_object(summary, text)))
             return
         self._write("" if self._output.stream else summary.text)
@@ -148,14 +148,17 @@ class _Session:
         if not self._has_begun:
             self._has_begun = True
             self._status.hide()  # before the text, since both may share a line of the terminal
-            text = self._echo() + text
+            text = self._after_prompt(text)
         self._text.write(text)
 
-    def _echo(self) -> str:
+    def _after_prompt(self, text: str) -> str:
+        """The beginning of the output: with --echo the prompt, as the model reads it, and then `text`."""
         if not self._output.echo:
-            return ""
+            return text
         decoder = self._decoder()
-        return "".join(map(decoder.push, self._prompt.ids)) + decoder.flush()
+        prompt = "".join(map(decoder.push, self._prompt.ids)) + decoder.flush()
+        separator = "," if self._tokenizer is None and text else ""  # ids alone would run together
+        return prompt + separator + text
 
     def _decoder(self) -> "TextDecoder":
         if self._tokenizer is None:

@@ -97,8 +97,7 @@ def _mix_by_hand(
     grouped = query.view(batch, groups, heads // groups, length, head_dim)  # [B, G, H/G, T, D]
     scores = grouped @ key.unsqueeze(2).transpose(-1, -2)  # [B, G, H/G, T, S]
     scores = scores * (head_dim**-0.5 if scoring.scale is None else scoring.scale)
-    if scoring.softcap is not None:
-        scores = torch.tanh(scores / scoring.softcap) * scoring.softcap
+    scores = capped(scores, scoring.softcap)
     scores = scores.view(batch, heads, length, seen).float()  # [B, H, T, S]
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf"))
@@ -112,6 +111,11 @@ def _mix_by_hand(
     weights = F.dropout(weights.to(value.dtype), dropout)
     grouped = weights.view(batch, groups, heads // groups, length, seen)  # [B, G, H/G, T, S]
     return (grouped @ value.unsqueeze(2)).view(batch, heads, length, head_dim)  # [B, H, T, D]
+
+
+def capped(scores: Tensor, cap: float | None) -> Tensor:
+    """Scores bent to stay within `cap`; as they are without one."""
+    return scores if cap is None else torch.tanh(scores / cap) * cap
 
 
 def _attend_rows(

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from genx.config import ModelConfig
+from genx.config_fields import shown
 from genx.core.cache import Cache, Entry, LayerCache, PlainEntry, RowEntries, cache_start_pos
 from genx.core.conv1d import Conv1D
 from genx.core.generation import (
@@ -30,7 +31,7 @@ from genx.core.generation import (
 from genx.core.loop import check_cache, check_prompt, generation_loop
 from genx.core.masks import check_past, split_mask
 from genx.core.positions import Positions
-from genx.errors import CheckpointError
+from genx.errors import ArgumentError, CheckpointError, ConfigError
 from genx.sampling_args import normalize_eos_token_ids, resolve_pad_token_id, validate_max_new_tokens
 
 AnyCache = Sequence[Entry | PlainEntry]
@@ -56,6 +57,9 @@ class BaseModel(nn.Module, ABC):
 
     head_name: ClassVar[str] = "lm_head.weight"
 
+    refused: ClassVar[tuple[str, ...]] = ()
+    """Fields by which a configuration asks for what the architecture can have, but not here."""
+
     rotary: ClassVar[bool] = True
     """Whether positions are rotary rather than learned; decides what config.json says."""
 
@@ -72,6 +76,10 @@ class BaseModel(nn.Module, ABC):
         """
         super().__init__()
         self.config = config if isinstance(config, ModelConfig) else self.read_config(config)
+        for name in self.refused:
+            if self.config.extra.get(name):
+                given = shown(self.config.extra[name])
+                raise ConfigError(f"{name} is {given}; allowed: false, since genx does not compute it")
 
     @classmethod
     def read_config(cls, source: Mapping[str, Any]) -> ModelConfig:
@@ -226,7 +234,9 @@ class BaseModel(nn.Module, ABC):
     def head(self, hidden: Tensor, logits_to_keep: int | None) -> Tensor:
         """Logits of the last `logits_to_keep` positions of `hidden` [B, T, C], or of all."""
         if logits_to_keep is not None:
-            hidden = hidden[:, hidden.size(1) - logits_to_keep :]
+            if logits_to_keep < 0:
+                raise ArgumentError("{logits_to_keep} is {given}; allowed: at least 0, or none", given=logits_to_keep)
+            hidden = hidden[:, max(hidden.size(1) - logits_to_keep, 0) :]
         logits: Tensor = self.lm_head(hidden)  # [B, T or logits_to_keep, V]
         return logits
 
@@ -317,6 +327,10 @@ class BaseModel(nn.Module, ABC):
         pad_id = resolve_pad_token_id(pad_token_id, eos_ids, self.config.vocab_size)
         check_prompt(x, self.config.vocab_size)
         mask = None if attention_mask is None else check_generation_mask(attention_mask, x)
+        if isinstance(generator, Sequence) and len(generator) != x.size(0):
+            raise ArgumentError(
+                "{generator} has {given} entries; allowed: one a row, {rows}", given=len(generator), rows=x.size(0)
+            )
         if cache is not None:
             check_cache(cache, x, use_cache)
         sampling = (do_sample, temperature, top_k, top_p, generator)

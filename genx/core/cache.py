@@ -25,8 +25,9 @@ PlainEntry = tuple[Tensor, Tensor] | tuple[Tensor, Tensor, int]
 class LayerCache:
     """Keys and values of one layer as of `seen` columns of input.
 
-    An entry is a value: `extended` returns the entry that follows and leaves this one as it was, though both share
-    memory. Going on from an old entry (two continuations of one prompt) copies what they share.
+    An entry is a value: `attended` gives the entry that follows and leaves this one as it was, though both share
+    memory. Going on from an old entry (two continuations of one prompt) copies what they share; where a window layer
+    has dropped keys since, it is refused: `fork` first.
     """
 
     __slots__ = ("_at_most", "_storage", "rows", "seen", "window")
@@ -176,8 +177,9 @@ class LayerCache:
         if self._storage.end != self.seen:
             self._check_current(self._storage)
             return self._storage.copy(max(capacity, self._storage.capacity), self.seen)
-        if capacity > self._storage.capacity:
-            return self._storage.copy(capacity, self.seen)
+        if capacity > self._storage.capacity or self._storage.keys.requires_grad:
+            # What autograd has recorded must not be written over.
+            return self._storage.copy(max(capacity, self._storage.capacity), self.seen)
         return self._storage
 
     def _check_current(self, storage: "_Storage") -> None:

@@ -164,14 +164,13 @@ def check_prompt(x: Tensor, vocab_size: int) -> None:
     Raises:
         ArgumentError: (a ValueError) it is not.
     """
-    if x.dim() != 2 or x.size(1) == 0 or x.is_floating_point():
+    if not isinstance(x, Tensor) or x.dim() != 2 or x.numel() == 0 or x.dtype not in (torch.int64, torch.int32):
         raise ArgumentError(
-            "the prompt has the shape {given} and dtype {dtype}; allowed: whole numbers [B, P] with at least one "
-            "token a row; start an empty text from the model's BOS id",
-            given=list(x.shape),
-            dtype=str(x.dtype),
+            "the prompt is {given}; allowed: a tensor of token ids [B, P] in int64 or int32, with at least one row "
+            "and one token a row; start an empty text from the model's BOS id",
+            given=f"{list(x.shape)} of {x.dtype}" if isinstance(x, Tensor) else f"a {type(x).__name__}",
         )
-    if x.numel() and not 0 <= int(x.min()) <= int(x.max()) < vocab_size:
+    if not 0 <= int(x.min()) <= int(x.max()) < vocab_size:
         outside = int(x.min()) if int(x.min()) < 0 else int(x.max())
         raise ArgumentError(
             "the prompt holds the token id {given}; allowed: 0 to {last}, the model's vocabulary",

@@ -3,7 +3,9 @@
 from collections.abc import Callable
 
 from genx.config import ModelConfig
+from genx.config_fields import shown
 from genx.errors import ConfigError
+from genx.messages import printable
 
 _SLIDES = {"sliding_attention": True, "full_attention": False}
 
@@ -23,8 +25,8 @@ def windows_by_layer(config: ModelConfig, slides: Callable[[int], bool]) -> tupl
     if kinds is None:
         return tuple(config.sliding_window if slides(layer) else None for layer in range(count))
     if not isinstance(kinds, list) or len(kinds) != count or not all(isinstance(kind, str) for kind in kinds):
-        raise ConfigError(f"layer_types is {kinds!r}; allowed: a list of {count} names, one a layer")
+        raise ConfigError(f"layer_types is {shown(kinds)}; allowed: a list of {count} names, one a layer")
     unknown = sorted(set(kinds) - set(_SLIDES))
     if unknown:
-        raise ConfigError(f"layer_types has {', '.join(unknown)}; allowed: {', '.join(_SLIDES)}")
+        raise ConfigError(f"layer_types has {printable(', '.join(unknown))}; allowed: {', '.join(_SLIDES)}")
     return tuple(config.sliding_window if _SLIDES[kind] else None for kind in kinds)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from genx.errors import ArgumentError
 
 DEVICES: Sequence[str] = ("auto", "cpu", "cuda", "mps")
+LARGEST_THREADS = 1024  # beyond some thousands the thread library ends the process without a word
 DTYPES: Sequence[str] = ("auto", "float32", "bfloat16", "float16")
 
 
@@ -18,6 +19,18 @@ def check_device_and_dtype(device: str, dtype: str) -> None:
         raise ArgumentError("{device} is {given!r}; allowed: {allowed}", given=device, allowed=", ".join(DEVICES))
     if dtype not in DTYPES:
         raise ArgumentError("{dtype} is {given!r}; allowed: {allowed}", given=dtype, allowed=", ".join(DTYPES))
+
+
+def check_threads(threads: int | None) -> None:
+    """Refuse a number of threads that no machine can start; needs no torch.
+
+    Raises:
+        ArgumentError: it is below 1 or above LARGEST_THREADS.
+    """
+    if threads is not None and not 1 <= threads <= LARGEST_THREADS:
+        raise ArgumentError(
+            "{threads} is {given}; allowed: a whole number from 1 to {largest}", given=threads, largest=LARGEST_THREADS
+        )
 
 
 def choose_device(name: str) -> str:

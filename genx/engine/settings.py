@@ -82,13 +82,17 @@ def check_requested(requested: RequestedSettings) -> None:
     """
     if requested.max_new_tokens is not None:
         validate_max_new_tokens(requested.max_new_tokens)
-    normalize_eos_token_ids(requested.eos_token_ids)
+    for token_id in normalize_eos_token_ids(requested.eos_token_ids):
+        if token_id < 0:
+            raise ArgumentError("{eos_token_id} is {given}; allowed: whole numbers of at least 0", given=token_id)
     if requested.ignore_eos and requested.eos_token_ids:
         raise ArgumentError("{ignore_eos} and {eos_token_id} are both given; allowed: one of them; drop the other")
     if requested.seed is not None and not _SMALLEST_SEED <= requested.seed <= _LARGEST_SEED:
         raise ArgumentError("{seed} is {given}; allowed: a whole number from -2^63 to 2^64 - 1", given=requested.seed)
     if "" in requested.stop:
         raise ArgumentError("{stop} is empty; allowed: a text of at least one character")
+    if any("\ud800" <= character <= "\udfff" for text in requested.stop for character in text):
+        raise ArgumentError("{stop} is not UTF-8, and no text of a model contains it; allowed: UTF-8")
     if requested.max_time is not None and not (math.isfinite(requested.max_time) and requested.max_time > 0):
         raise ArgumentError(
             "{max_time} is {given}; allowed: a finite number of seconds above 0", given=requested.max_time

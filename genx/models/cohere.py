@@ -33,9 +33,9 @@ class CohereAttention(Attention):
     """Attention whose rotary positions pair neighbouring channels, with norms on queries and keys in one size."""
 
     def __init__(self, config: ModelConfig) -> None:
-        bias = bool(config.extra.get("attention_bias", False))
+        bias = config.extra.flag("attention_bias", False)
         super().__init__(config, bias=bias, output_bias=bias)
-        self.has_norms = bool(config.extra.get("use_qk_norm", False))
+        self.has_norms = config.extra.flag("use_qk_norm", False)
         if self.has_norms:
             self.q_norm = ScaledLayerNorm((config.num_attention_heads, config.head_dim), config.norm_eps)
             self.k_norm = ScaledLayerNorm((config.num_key_value_heads, config.head_dim), config.norm_eps)
@@ -84,18 +84,19 @@ class Cohere(BaseModel):
     architecture = "CohereForCausalLM"
     embedding_name = "model.embed_tokens.weight"
     aliases: ClassVar[Mapping[str, str]] = {"layer_norm_eps": "norm_eps", "attention_dropout": "attn_pdrop"}
-    defaults: ClassVar[Mapping[str, Any]] = {"norm_eps": 1e-5, "tie_word_embeddings": True, "logit_scale": 0.0625}
+    defaults: ClassVar[Mapping[str, Any]] = {"norm_eps": 1e-5, "tie_word_embeddings": True, "rope_theta": 5e5}
 
     def __init__(self, config: ModelConfig | Mapping[str, Any]) -> None:
         super().__init__(config)
         sizes = self.config
+        self.logit_scale = sizes.extra.number("logit_scale", 0.0625)
         layers = [CohereLayer(sizes) for _ in range(sizes.num_hidden_layers)]
         self.model = Decoder(sizes, layers, lambda size, eps: ScaledLayerNorm((size,), eps))
         self.lm_head = nn.Linear(sizes.hidden_size, sizes.vocab_size, bias=False)
         self.finish_init()
 
     def head(self, hidden: Tensor, logits_to_keep: int | None) -> Tensor:
-        return super().head(hidden, logits_to_keep) * float(self.config.extra["logit_scale"])
+        return super().head(hidden, logits_to_keep) * self.logit_scale
 
     def forward(
         self,

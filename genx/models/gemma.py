@@ -23,6 +23,8 @@ class Gemma(BaseModel):
     aliases = DECODER_NAMES
     defaults: ClassVar[Mapping[str, Any]] = {"hidden_act": "gelu_pytorch_tanh", "tie_word_embeddings": True}
 
+    refused = ("use_bidirectional_attention",)
+
     def __init__(self, config: ModelConfig | Mapping[str, Any]) -> None:
         super().__init__(config)
         sizes = self.config
@@ -31,7 +33,7 @@ class Gemma(BaseModel):
         self.finish_init()
 
     def _layer(self) -> DecoderLayer:
-        bias = bool(self.config.extra.get("attention_bias", False))
+        bias = self.config.extra.flag("attention_bias", False)
         attention = Attention(self.config, bias=bias, output_bias=bias)
         return DecoderLayer(self.config, attention, GatedMLP(self.config, self._gate_activation()), UnitOffsetRMSNorm)
 

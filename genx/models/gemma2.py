@@ -3,11 +3,10 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from genx.config import ModelConfig
-from genx.core.attention import Attention, Scoring
+from genx.core.attention import Attention, Scoring, capped
 from genx.core.base_model import AnyCache, BaseModel
 from genx.core.cache import Cache, Entry
 from genx.core.decoder import DECODER_NAMES, Decoder, SandwichLayer
@@ -22,10 +21,10 @@ class Gemma2Attention(Attention):
     """Attention with a scale of its own, and scores that are bent to stay within a cap."""
 
     def __init__(self, config: ModelConfig, window: int | None) -> None:
-        bias = bool(config.extra.get("attention_bias", False))
+        bias = config.extra.flag("attention_bias", False)
         super().__init__(config, window=window, bias=bias, output_bias=bias)
-        scale = float(config.extra["query_pre_attn_scalar"]) ** -0.5
-        self.scoring = Scoring(scale=scale, softcap=config.extra.get("attn_logit_softcapping"))
+        scale = config.extra.positive("query_pre_attn_scalar", 256) ** -0.5
+        self.scoring = Scoring(scale=scale, softcap=config.extra.number_or_off("attn_logit_softcapping", 50.0))
 
     def forward(
         self, hidden: Tensor, step: Positions, rotary: tuple[Tensor, Tensor], entry: Entry | None
@@ -46,12 +45,14 @@ class Gemma2(BaseModel):
     defaults: ClassVar[Mapping[str, Any]] = {
         "hidden_act": "gelu_pytorch_tanh",
         "tie_word_embeddings": True,
-        "query_pre_attn_scalar": 256,
     }
+
+    refused = ("use_bidirectional_attention",)
 
     def __init__(self, config: ModelConfig | Mapping[str, Any]) -> None:
         super().__init__(config)
         sizes = self.config
+        self.logit_cap = sizes.extra.number_or_off("final_logit_softcapping", 30.0)
         self.model = Decoder(sizes, [self._layer(window) for window in self.layer_windows], UnitOffsetRMSNorm)
         self.lm_head = nn.Linear(sizes.hidden_size, sizes.vocab_size, bias=False)
         self.finish_init()
@@ -66,8 +67,7 @@ class Gemma2(BaseModel):
 
     def head(self, hidden: Tensor, logits_to_keep: int | None) -> Tensor:
         logits = super().head(hidden, logits_to_keep)
-        cap = self.config.extra.get("final_logit_softcapping")
-        return logits if cap is None else torch.tanh(logits / cap) * cap
+        return capped(logits, self.logit_cap)
 
     def forward(
         self,

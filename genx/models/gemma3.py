@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from genx.config import ModelConfig, RopeConfig
-from genx.core.attention import HeadNormAttention, Scoring
+from genx.config_fields import shown
+from genx.core.attention import HeadNormAttention, Scoring, capped
 from genx.core.base_model import AnyCache, BaseModel
 from genx.core.cache import Cache
 from genx.core.decoder import DECODER_NAMES, Decoder, Norm, SandwichLayer
@@ -17,6 +18,7 @@ from genx.core.norm import UnitOffsetRMSNorm
 from genx.core.positions import Positions
 from genx.core.rope import RotaryEmbedding
 from genx.core.windows import windows_by_layer
+from genx.errors import ConfigError
 
 
 class Gemma3Decoder(Decoder):
@@ -26,13 +28,18 @@ class Gemma3Decoder(Decoder):
         self, config: ModelConfig, layers: Sequence[nn.Module], norm: Norm, windows: Sequence[int | None]
     ) -> None:
         super().__init__(config, layers, norm)
-        local = RopeConfig(theta=float(config.extra["rope_local_base_freq"]))
-        self.local_rotary = RotaryEmbedding(dataclasses.replace(config, rope=local))
+        self.local_rotary = RotaryEmbedding(dataclasses.replace(config, rope=_local_rope(config)))
         self.windows = tuple(windows)
 
     def angles(self, step: Positions, dtype: torch.dtype) -> Sequence[tuple[Tensor, Tensor]]:
         everywhere, nearby = self.rotary(step.positions, dtype), self.local_rotary(step.positions, dtype)
         return [everywhere if window is None else nearby for window in self.windows]
+
+
+def _local_rope(config: ModelConfig) -> RopeConfig:
+    """Rotary positions of the sliding layers: under a name of their own in older files."""
+    given = config.extra.get("local_rope_parameters", {})
+    return RopeConfig.from_dict(given, theta=config.extra.positive("rope_local_base_freq", 1e4))
 
 
 class Gemma3(BaseModel):
@@ -45,15 +52,15 @@ class Gemma3(BaseModel):
     defaults: ClassVar[Mapping[str, Any]] = {
         "hidden_act": "gelu_pytorch_tanh",
         "tie_word_embeddings": True,
-        "query_pre_attn_scalar": 256,
         "rope_theta": 1e6,
-        "rope_local_base_freq": 1e4,
-        "sliding_window_pattern": 6,
     }
+
+    refused = ("use_bidirectional_attention",)
 
     def __init__(self, config: ModelConfig | Mapping[str, Any]) -> None:
         super().__init__(config)
         sizes, windows = self.config, self.layer_windows
+        self.logit_cap = sizes.extra.number_or_off("final_logit_softcapping", None)
         self.model = Gemma3Decoder(sizes, [self._layer(window) for window in windows], UnitOffsetRMSNorm, windows)
         self.lm_head = nn.Linear(sizes.hidden_size, sizes.vocab_size, bias=False)
         self.finish_init()
@@ -64,19 +71,26 @@ class Gemma3(BaseModel):
         rope = source.get("rope_parameters")
         if isinstance(rope, Mapping) and "full_attention" in rope:
             local = rope.get("sliding_attention") or {}
-            theta = local.get("rope_theta", cls.defaults["rope_local_base_freq"])
-            source = {**source, "rope_parameters": rope["full_attention"], "rope_local_base_freq": theta}
+            if not isinstance(local, Mapping):
+                raise ConfigError(f"rope_parameters.sliding_attention is {shown(local)}; allowed: an object")
+            source = {**source, "rope_parameters": rope["full_attention"], "local_rope_parameters": local}
         return super().read_config(source)
 
     def config_dict(self) -> dict[str, Any]:
         written = super().config_dict()
-        # transformers takes the older names only where this is absent.
-        written.pop("rope_parameters", None)
+        written.pop("local_rope_parameters", None)
+        written["rope_parameters"] = {
+            "full_attention": self.config.rope.to_dict(),
+            "sliding_attention": _local_rope(self.config).to_dict(),
+        }
         return written
+
+    def head(self, hidden: Tensor, logits_to_keep: int | None) -> Tensor:
+        return capped(super().head(hidden, logits_to_keep), self.logit_cap)
 
     @property
     def layer_windows(self) -> tuple[int | None, ...]:
-        every = int(self.config.extra["sliding_window_pattern"])
+        every = self.config.extra.whole("sliding_window_pattern", 6, smallest=1)
         return windows_by_layer(self.config, lambda layer: (layer + 1) % every != 0)
 
     def _layer(self, window: int | None) -> SandwichLayer:
@@ -84,8 +98,9 @@ class Gemma3(BaseModel):
             self.config,
             UnitOffsetRMSNorm,
             window=window,
-            bias=bool(self.config.extra.get("attention_bias", False)),
-            scoring=Scoring(scale=float(self.config.extra["query_pre_attn_scalar"]) ** -0.5),
+            bias=self.config.extra.flag("attention_bias", False),
+            # No cap on scores: the paper has none, and transformers too leaves attn_logit_softcapping aside here.
+            scoring=Scoring(scale=self.config.extra.positive("query_pre_attn_scalar", 256) ** -0.5),
         )
         return SandwichLayer(self.config, attention, GatedMLP(self.config, self.config.hidden_act), UnitOffsetRMSNorm)
 

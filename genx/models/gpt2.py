@@ -49,14 +49,13 @@ class GPT2(BaseModel):
     }
     defaults: ClassVar[Mapping[str, Any]] = {"hidden_act": "gelu_new", "norm_eps": 1e-5, "tie_word_embeddings": True}
 
+    refused = ("add_cross_attention", "scale_attn_by_inverse_layer_idx")
+
     def __init__(self, config: ModelConfig | Mapping[str, Any]) -> None:
         super().__init__(config)
         sizes = self.config
-        for name in ("add_cross_attention", "scale_attn_by_inverse_layer_idx"):
-            if sizes.extra.get(name):
-                raise ConfigError(f"{name} is true; allowed: false, genx has no such GPT-2")
-        if sizes.extra.get("scale_attn_weights") is False:
-            raise ConfigError("scale_attn_weights is false; allowed: true, genx has no such GPT-2")
+        if not sizes.extra.flag("scale_attn_weights", True):
+            raise ConfigError("scale_attn_weights is false; allowed: true, genx computes no other GPT-2")
         self.transformer = nn.ModuleDict(
             {
                 "wte": nn.Embedding(sizes.vocab_size, sizes.hidden_size),

@@ -25,7 +25,7 @@ class NeoXAttention(nn.Module):
             raise ConfigError("num_key_value_heads differs from num_attention_heads; allowed in gpt_neox: the same")
         self.head_dim = config.head_dim
         self.dropout = config.attn_pdrop
-        bias = bool(config.extra.get("attention_bias", True))
+        bias = config.extra.flag("attention_bias", True)
         size = config.num_attention_heads * config.head_dim
         self.query_key_value = nn.Linear(config.hidden_size, 3 * size, bias=bias)
         self.dense = nn.Linear(size, config.hidden_size, bias=bias)
@@ -47,7 +47,7 @@ class NeoXLayer(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.is_parallel = bool(config.extra.get("use_parallel_residual", True))
+        self.is_parallel = config.extra.flag("use_parallel_residual", True)
         self.input_layernorm = nn.LayerNorm(config.hidden_size, config.norm_eps)
         self.post_attention_layernorm = nn.LayerNorm(config.hidden_size, config.norm_eps)
         self.attention = NeoXAttention(config)

@@ -21,7 +21,7 @@ class SinkAttention(Attention):
     """Attention in which each head may attend to nothing: a learned score takes part in its softmax."""
 
     def __init__(self, config: ModelConfig, window: int | None) -> None:
-        bias = bool(config.extra.get("attention_bias", True))
+        bias = config.extra.flag("attention_bias", True)
         super().__init__(config, window=window, bias=bias, output_bias=bias)
         self.sinks = nn.Parameter(torch.zeros(config.num_attention_heads))
 
@@ -44,8 +44,8 @@ class GptOssExperts(nn.Module):
         self.gate_up_proj_bias = nn.Parameter(torch.zeros(experts, 2 * inner))
         self.down_proj = nn.Parameter(torch.randn(experts, inner, hidden) * config.initializer_range)
         self.down_proj_bias = nn.Parameter(torch.zeros(experts, hidden))
-        self.alpha = float(config.extra["swiglu_alpha"])
-        self.limit = float(config.extra["swiglu_limit"])
+        self.alpha = config.extra.number("swiglu_alpha", 1.702)
+        self.limit = config.extra.number("swiglu_limit", 7.0)
 
     def forward(self, tokens: Tensor, expert: int) -> Tensor:
         """`tokens` [N, C] through one expert: [N, C]."""
@@ -76,6 +76,16 @@ class GptOssMoe(nn.Module):
         return mixed.view_as(hidden)
 
 
+_PUBLISHED_ROPE = {
+    "rope_type": "yarn",
+    "factor": 32.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "truncate": False,
+    "original_max_position_embeddings": 4096,
+}
+
+
 class GptOss(BaseModel):
     """Attention with sinks and windows in every other layer, and a sparse mixture of experts in each."""
 
@@ -87,8 +97,6 @@ class GptOss(BaseModel):
         "norm_eps": 1e-5,
         "num_local_experts": 128,
         "num_experts_per_tok": 4,
-        "swiglu_alpha": 1.702,
-        "swiglu_limit": 7.0,
         "rope_theta": 150_000.0,
     }
 
@@ -98,6 +106,13 @@ class GptOss(BaseModel):
         self.model = Decoder(sizes, [self._layer(window) for window in self.layer_windows], WideRMSNorm)
         self.lm_head = nn.Linear(sizes.hidden_size, sizes.vocab_size, bias=False)
         self.finish_init()
+
+    @classmethod
+    def read_config(cls, source: Mapping[str, Any]) -> ModelConfig:
+        """Where a file says nothing of its positions, they are those of the published models."""
+        if source.get("rope_parameters") is None and source.get("rope_scaling") is None:
+            source = {**source, "rope_scaling": _PUBLISHED_ROPE}
+        return super().read_config(source)
 
     @property
     def layer_windows(self) -> tuple[int | None, ...]:

@@ -30,9 +30,9 @@ class Llama(BaseModel):
         self.finish_init()
 
     def _layer(self) -> DecoderLayer:
-        bias = bool(self.config.extra.get("attention_bias", False))
+        bias = self.config.extra.flag("attention_bias", False)
         attention = Attention(self.config, bias=bias, output_bias=bias)
-        mlp = GatedMLP(self.config, self.config.hidden_act, bias=bool(self.config.extra.get("mlp_bias", False)))
+        mlp = GatedMLP(self.config, self.config.hidden_act, bias=self.config.extra.flag("mlp_bias", False))
         return DecoderLayer(self.config, attention, mlp, RMSNorm)
 
     def forward(

@@ -40,7 +40,7 @@ class Olmo2Layer(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.self_attn = NormedAttention(config, bias=bool(config.extra.get("attention_bias", False)))
+        self.self_attn = NormedAttention(config, bias=config.extra.flag("attention_bias", False))
         self.mlp = GatedMLP(config, config.hidden_act)
         self.post_attention_layernorm = WideRMSNorm(config.hidden_size, config.norm_eps)
         self.post_feedforward_layernorm = WideRMSNorm(config.hidden_size, config.norm_eps)

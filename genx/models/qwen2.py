@@ -32,9 +32,9 @@ class Qwen2(BaseModel):
 
     @property
     def layer_windows(self) -> tuple[int | None, ...]:
-        if not self.config.extra.get("use_sliding_window", False):
+        if not self.config.extra.flag("use_sliding_window", False):
             return super().layer_windows
-        first = int(self.config.extra.get("max_window_layers", 28))
+        first = self.config.extra.whole("max_window_layers", 28)
         return windows_by_layer(self.config, lambda layer: layer >= first)
 
     def _layer(self, window: int | None) -> DecoderLayer:

@@ -32,13 +32,13 @@ class Qwen3(BaseModel):
 
     @property
     def layer_windows(self) -> tuple[int | None, ...]:
-        if not self.config.extra.get("use_sliding_window", False):
+        if not self.config.extra.flag("use_sliding_window", False):
             return super().layer_windows
-        first = int(self.config.extra.get("max_window_layers", 28))
+        first = self.config.extra.whole("max_window_layers", 28)
         return windows_by_layer(self.config, lambda layer: layer >= first)
 
     def _layer(self, window: int | None) -> DecoderLayer:
-        bias = bool(self.config.extra.get("attention_bias", False))
+        bias = self.config.extra.flag("attention_bias", False)
         attention = HeadNormAttention(self.config, RMSNorm, window=window, bias=bias)
         return DecoderLayer(self.config, attention, GatedMLP(self.config, self.config.hidden_act), RMSNorm)
 

@@ -14,7 +14,6 @@ from genx.core.decoder import DECODER_NAMES, Decoder, DecoderLayer
 from genx.core.feed_forward import GatedMLP
 from genx.core.moe import SparseMoe, split_experts
 from genx.core.norm import RMSNorm
-from genx.errors import ConfigError
 
 
 class Qwen3Moe(BaseModel):
@@ -27,33 +26,32 @@ class Qwen3Moe(BaseModel):
     defaults: ClassVar[Mapping[str, Any]] = {
         "num_local_experts": 128,
         "num_experts_per_tok": 8,
-        "moe_intermediate_size": 768,
-        "norm_topk_prob": False,
-        "decoder_sparse_step": 1,
     }
+
+    refused = ("use_sliding_window",)
 
     def __init__(self, config: ModelConfig | Mapping[str, Any]) -> None:
         super().__init__(config)
         sizes = self.config
-        if sizes.extra.get("use_sliding_window"):
-            raise ConfigError("use_sliding_window is true; allowed: false, no published Qwen3 mixture slides")
         self.model = Decoder(sizes, [self._layer(number) for number in range(sizes.num_hidden_layers)], RMSNorm)
         self.lm_head = nn.Linear(sizes.hidden_size, sizes.vocab_size, bias=False)
         self.finish_init()
 
     def _layer(self, number: int) -> DecoderLayer:
-        bias = bool(self.config.extra.get("attention_bias", False))
+        bias = self.config.extra.flag("attention_bias", False)
         attention = HeadNormAttention(self.config, RMSNorm, bias=bias)
         return DecoderLayer(self.config, attention, self._feed_forward(number), RMSNorm)
 
     def _feed_forward(self, number: int) -> nn.Module:
         extra = self.config.extra
-        step = int(extra["decoder_sparse_step"])
-        if number in (extra.get("mlp_only_layers") or ()) or step == 0 or (number + 1) % step:
+        step = extra.whole("decoder_sparse_step", 1)
+        if number in (extra.whole_numbers("mlp_only_layers") or ()) or step == 0 or (number + 1) % step:
             return GatedMLP(self.config, self.config.hidden_act)
-        sizes = dataclasses.replace(self.config, intermediate_size=int(extra["moe_intermediate_size"]))
+        sizes = dataclasses.replace(
+            self.config, intermediate_size=extra.whole("moe_intermediate_size", 768, smallest=1)
+        )
         experts = [GatedMLP(sizes, sizes.hidden_act) for _ in range(sizes.num_local_experts)]
-        return SparseMoe(sizes, experts, normalize=bool(extra["norm_topk_prob"]))
+        return SparseMoe(sizes, experts, normalize=extra.flag("norm_topk_prob", False))
 
     @classmethod
     def adapt_checkpoint(cls, tensors: dict[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:

@@ -14,7 +14,6 @@ from genx.core.feed_forward import GatedMLP
 from genx.core.norm import RMSNorm
 from genx.core.positions import Positions
 from genx.core.windows import windows_by_layer
-from genx.errors import ConfigError
 
 
 class UnrotatedAttention(Attention):
@@ -35,7 +34,7 @@ class SmolLM3(BaseModel):
     architecture = "SmolLM3ForCausalLM"
     embedding_name = "model.embed_tokens.weight"
     aliases = DECODER_NAMES
-    defaults: ClassVar[Mapping[str, Any]] = {"tie_word_embeddings": True, "no_rope_layer_interval": 4}
+    defaults: ClassVar[Mapping[str, Any]] = {"tie_word_embeddings": True, "rope_theta": 2e6}
 
     def __init__(self, config: ModelConfig | Mapping[str, Any]) -> None:
         super().__init__(config)
@@ -47,26 +46,26 @@ class SmolLM3(BaseModel):
 
     @property
     def layer_windows(self) -> tuple[int | None, ...]:
-        if not self.config.extra.get("use_sliding_window", False):
+        if not self.config.extra.flag("use_sliding_window", False):
             return super().layer_windows
         rotates = self._rotates()
         return windows_by_layer(self.config, lambda layer: not rotates[layer])
 
     def _rotates(self) -> list[bool]:
         count = self.config.num_hidden_layers
-        flags = self.config.extra.get("no_rope_layers")  # 1, despite the name, where positions do rotate
+        flags = self.config.extra.whole_numbers(
+            "no_rope_layers", count
+        )  # 1, despite the name, where positions do rotate
         if flags is None:
-            interval = int(self.config.extra["no_rope_layer_interval"])
+            interval = self.config.extra.whole("no_rope_layer_interval", 4, smallest=1)
             return [(layer + 1) % interval != 0 for layer in range(count)]
-        if not isinstance(flags, list) or len(flags) != count:
-            raise ConfigError(f"no_rope_layers is {flags!r}; allowed: a list of {count} numbers, one a layer")
         return [bool(flag) for flag in flags]
 
     def _layer(self, rotates: bool, window: int | None) -> DecoderLayer:
         kind = Attention if rotates else UnrotatedAttention
-        bias = bool(self.config.extra.get("attention_bias", False))
+        bias = self.config.extra.flag("attention_bias", False)
         attention = kind(self.config, window=window, bias=bias, output_bias=bias)
-        mlp = GatedMLP(self.config, self.config.hidden_act, bias=bool(self.config.extra.get("mlp_bias", False)))
+        mlp = GatedMLP(self.config, self.config.hidden_act, bias=self.config.extra.flag("mlp_bias", False))
         return DecoderLayer(self.config, attention, mlp, RMSNorm)
 
     def forward(

@@ -24,7 +24,6 @@ class StarCoder2(BaseModel):
         "hidden_act": "gelu_pytorch_tanh",
         "norm_eps": 1e-5,
         "tie_word_embeddings": True,
-        "use_bias": True,
     }
 
     def __init__(self, config: ModelConfig | Mapping[str, Any]) -> None:
@@ -39,7 +38,7 @@ class StarCoder2(BaseModel):
         return (self.config.sliding_window,) * self.config.num_hidden_layers
 
     def _layer(self, window: int | None) -> DecoderLayer:
-        bias = bool(self.config.extra["use_bias"])
+        bias = self.config.extra.flag("use_bias", True)
         attention = Attention(self.config, window=window, bias=bias, output_bias=bias)
         return DecoderLayer(self.config, attention, MLP(self.config, ("c_fc", "c_proj"), bias=bias), nn.LayerNorm)
 

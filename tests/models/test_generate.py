@@ -7,7 +7,7 @@ import torch
 
 from genx.core.base_model import BaseModel
 from genx.core.generation import ContextExceeded, Prefilled, Sampled
-from tests.architectures import CONTEXT, VOCAB, prompt
+from tests.architectures import CONTEXT, VOCAB, assert_near, prompt
 
 PAST_CONTEXT = CONTEXT + 12
 
@@ -195,6 +195,7 @@ class TestRefused:
             ({"do_sample": False, "max_new_tokens": 1.5}, "max_new_tokens is 1.5"),
             ({"do_sample": False, "eos_token_id": 3, "pad_token_id": VOCAB}, f"pad_token_id is {VOCAB}"),
             ({"do_sample": False, "eos_token_id": 3, "pad_token_id": -1}, "pad_token_id is -1"),
+            ({"do_sample": True, "generator": [torch.Generator()]}, "generator has 1 entries; allowed: one a row, 2"),
             ({"do_sample": False, "eos_token_id": [VOCAB, 3]}, f"pad_token_id is {VOCAB}.*the first eos_token_id"),
             ({"do_sample": False, "attention_mask": torch.ones(2, 5)}, r"attention_mask has the shape \[2, 5\]"),
             ({"do_sample": False, "attention_mask": torch.tensor([[1] * 5 + [0], [1] * 6])}, "last token of row 0"),
@@ -209,6 +210,24 @@ class TestRefused:
     def test_ids_outside_the_vocabulary(self, model: BaseModel, token: int) -> None:
         with pytest.raises(ValueError, match=f"token id {token}"):
             model.generate(torch.tensor([[3, token, 4]]), 1, do_sample=False)
+
+    @pytest.mark.parametrize(
+        "x",
+        [[[1, 2]], torch.tensor([1, 2]), torch.zeros(2, 0, dtype=torch.long), torch.zeros(0, 3, dtype=torch.long)]
+        + [torch.ones(1, 3, dtype=dtype) for dtype in (torch.float32, torch.bool, torch.uint8, torch.int16)],
+    )
+    def test_what_is_no_prompt(self, model: BaseModel, x: torch.Tensor) -> None:
+        with pytest.raises(ValueError, match=r"the prompt is .*; allowed: a tensor of token ids"):
+            model.generate(x, 1, do_sample=False)
+
+    def test_int32_ids(self, model: BaseModel) -> None:
+        found = model.generate(prompt().int(), 3, do_sample=False)
+        assert torch.equal(found, model.generate(prompt(), 3, do_sample=False))
+
+    def test_logits_to_keep(self, model: BaseModel) -> None:
+        assert [model(prompt(2, 5), logits_to_keep=keep)[0].size(1) for keep in (0, 1, 5, 9)] == [0, 1, 5, 5]
+        with pytest.raises(ValueError, match="logits_to_keep is -1"):
+            model(prompt(2, 5), logits_to_keep=-1)
 
     def test_an_unknown_argument(self, model: BaseModel) -> None:
         with pytest.raises(TypeError, match="max_lenght"):
@@ -266,6 +285,24 @@ class TestTraining:
         for name, parameter in fresh.named_parameters():
             assert parameter.grad is not None, name
             assert float(parameter.grad.abs().max()) > 0, name
+
+    def test_gradients_pass_through_a_cache_that_is_read_on(self, model: BaseModel) -> None:
+        x = prompt(1, 9)
+
+        def gradient(*sizes: int) -> torch.Tensor:
+            fresh = type(model)(model.config).double().eval()
+            fresh.load_state_dict(model.state_dict())
+            cache, total, start = None, torch.zeros((), dtype=torch.float64), 0
+            for size in sizes:
+                logits, cache = fresh(x[:, start : start + size], cache, use_cache=True)
+                total = total + logits.square().sum()
+                start += size
+            total.backward()
+            found = fresh.get_parameter(fresh.embedding_name).grad
+            assert found is not None
+            return found
+
+        assert_near(gradient(3, 1, 2, 3), gradient(9))
 
     def test_dropout_is_on_in_train_mode_only(self, model: BaseModel) -> None:
         sizes = {"vocab_size": 50, "embed_dim": 32, "num_heads": 4, "num_layers": 2, "max_position_embeddings": 16}
