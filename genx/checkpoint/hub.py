@@ -50,11 +50,7 @@ def download_model(model: HubId, *, bars: bool = False) -> Path:
         CheckpointError: the hub does not know the model, refuses it or cannot be reached, and the cache has not got
             all of it; or it has no weights that genx reads.
     """
-    from huggingface_hub.utils.tqdm import disable_progress_bars
-
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # what matters of its warnings becomes an error here
-    if not bars:
-        disable_progress_bars()
+    _prepare(bars=bars)
     try:
         folder = _snapshot(model, list(_SMALL_FILES))
         wanted = [*set(read_index(folder).values())] if (folder / INDEX_FILE).is_file() else [WEIGHTS_FILE]
@@ -70,6 +66,16 @@ def download_model(model: HubId, *, bars: bool = False) -> Path:
         raise CheckpointError(_explain(model, error)) from error
 
 
+def _prepare(*, bars: bool) -> None:
+    from huggingface_hub import snapshot_download  # sets the level of its logger when it is first imported
+    from huggingface_hub.utils.tqdm import disable_progress_bars
+
+    del snapshot_download
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # what matters of its warnings becomes an error here
+    if not bars:
+        disable_progress_bars()
+
+
 def _snapshot(model: HubId, names: list[str]) -> Path:
     from huggingface_hub import snapshot_download
 
@@ -80,7 +86,8 @@ def _snapshot(model: HubId, names: list[str]) -> Path:
 
 def _only_weights(model: HubId, folder: Path) -> str:
     """The one file of weights of a repository that has none of the usual name."""
-    cached = [path.name for path in folder.iterdir() if path.suffix in (".safetensors", ".gguf")]
+    found = folder.iterdir() if folder.is_dir() else ()
+    cached = [path.name for path in found if path.suffix in (".safetensors", ".gguf")]
     names = cached if len(cached) == 1 else _names_at_the_hub(model)
     safetensors = [name for name in names if name.endswith(".safetensors") and "/" not in name]
     ggufs = [name for name in names if name.endswith(".gguf") and "/" not in name]
@@ -108,7 +115,7 @@ def _explain(model: HubId, error: Exception) -> str:
     if isinstance(error, errors.GatedRepoError):
         return f"the hub gives {model} only to who accepted its terms; accept them on its page and run: hf auth login"
     if isinstance(error, errors.RevisionNotFoundError):
-        return f"the hub's {model.name} has no revision {model.revision}; check it on the model's page"
+        return f"the hub's {model.name} has no revision {model.revision or 'main'}; check it on the model's page"
     if isinstance(error, errors.RepositoryNotFoundError) or status in (401, 403, 404):
         return (
             f"there is no path {model}, and the hub does not give a model of that name; "
