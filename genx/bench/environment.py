@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from genx import __version__
-from genx.checkpoint import find_tensors
+from genx.checkpoint import open_source
 
 _PIECE = 1 << 20
 
@@ -58,17 +58,17 @@ def package_version(name: str) -> str | None:
 
 
 def hash_model(folder: Path, progress: Callable[[int, int], None] = lambda done, total: None) -> str:
-    """The sha256 of config.json and of every file of weights, in the order of their names.
+    """The sha256 of config.json, where it is a file of its own, and of every file of weights, in the order of names.
 
     Args:
-        folder: of the checkpoint.
+        folder: of the checkpoint, or a GGUF file.
         progress: called with bytes done and bytes in all.
 
     Raises:
         CheckpointError: there are no weights.
     """
-    weights = sorted({location.path for location in find_tensors(folder).values()})
-    files = [folder / "config.json", *weights]
+    weights = open_source(folder).weight_files
+    files = weights if folder.is_file() else [folder / "config.json", *weights]
     total = sum(file.stat().st_size for file in files)
     digest, done = hashlib.sha256(), 0
     for file in files:

@@ -14,8 +14,9 @@ from genx.bench.plan import Plan
 from genx.bench.process import WorkerFailure, survey
 from genx.bench.records import Report, read_report
 from genx.bench.sweep import Workload, sweep
-from genx.checkpoint import read_config_json, read_generation_defaults, resolve_model
+from genx.checkpoint import read_config_json, read_generation_defaults
 from genx.cli.bench_request import BenchRequest
+from genx.cli.loading import find_model, load_tokenizer
 from genx.cli.prompt import read_prompt
 from genx.cli.requests import PromptRequest
 from genx.cli.terminal import Terminal
@@ -50,7 +51,7 @@ def prepare(terminal: Terminal, request: BenchRequest, show: Show) -> Prepared:
     Raises:
         GenxError: something is missing or damaged.
     """
-    folder = resolve_model(request.model)
+    folder = find_model(request.model, terminal)
     read_config_json(folder)  # so that a folder that is no model fails before anything is timed
     known = Report({}, ()) if request.resume is None else read_report(Path(request.resume))
     text = None if request.prompt_file is None else _read_text(terminal, folder, request.prompt_file)
@@ -115,8 +116,6 @@ def _workload(request: BenchRequest, settings: GenerationSettings, text: _Text |
 
 
 def _read_text(terminal: Terminal, folder: Path, file: str) -> _Text:
-    from genx.cli.loading import load_tokenizer
-
     text = read_prompt(PromptRequest(file=file), terminal)
     tokenizer = load_tokenizer(folder, required=True)
     assert tokenizer is not None

@@ -78,10 +78,11 @@ Model = Annotated[
     typer.Option(
         "-m",
         "--model",
-        metavar="PATH|NAME",
+        metavar="PATH|NAME|ID",
         envvar="GENX_MODEL",
         rich_help_panel=_MODEL,
-        help="Checkpoint folder, or its name under $GENX_MODELS.",
+        help="Checkpoint folder or GGUF file, a name that genx models lists, or ORG/NAME[@REVISION] of the Hugging "
+        "Face hub.",
     ),
 ]
 Device = Annotated[

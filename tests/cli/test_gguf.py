@@ -1,10 +1,12 @@
 """genx run on GGUF files: the same answers as on the folder they come from."""
 
+import hashlib
 import json
 from pathlib import Path
 
 import pytest
 
+from genx.bench.environment import hash_model
 from tests.architectures import make_tiny
 from tests.cli.in_process import run_genx
 from tests.fixtures.gguf_files import byte_level_tokenizer, convert_to_gguf
@@ -63,3 +65,7 @@ def test_another_file_is_one_line(tmp_path: Path) -> None:
         f"genx: error: {tmp_path / 'model.bin'} is no GGUF file; give one, or the folder with config.json and "
         "model.safetensors in it\n"
     )
+
+
+def test_bench_knows_a_file_by_its_bytes(file: Path) -> None:
+    assert hash_model(file) == hashlib.sha256(file.read_bytes()).hexdigest()
