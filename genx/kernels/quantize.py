@@ -16,9 +16,9 @@ TOO_LARGE = "a weight is too large; allowed in quantised blocks: scales up to 65
 BLOCK = 32
 ROW_MULTIPLE = 64
 
-TRIAL_STEPS = (15, 14, 13, 12, 11, 10, 9, 8, 15.3, 15.6, 16, 16.5, 17, 17.5, 18, 19)
-"""Steps that a block's range is cut into on trial. Fewer than 15 find weights that lie on a coarser grid; more clip
-both ends of the range."""
+TRIAL_STEPS = range(15, 7, -1)
+"""Steps that a block's range is cut into on trial. Fewer than 15 find weights that lie on a coarser grid. Clipping the
+ends of the range, by more than 15, lowers the squared error but was measured to be further from the float model."""
 
 # Rows quantised at once, in weights: the temporary tensors of a huge matrix stay small.
 _AT_ONCE = 1 << 22
@@ -48,7 +48,7 @@ def quantize_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
 def quantize_int4(weight: Tensor) -> tuple[Tensor, Tensor]:
     """Round each weight to one of 16 evenly spaced values of its block.
 
-    Of several trial ranges a block takes the one with the least squared error, after scale and offset were fitted to
+    Of several trial grids a block takes the one with the least squared error, after scale and offset were fitted to
     the rounded weights by least squares.
 
     Args:
@@ -122,8 +122,7 @@ def _int4_rows(blocks: Tensor) -> tuple[Tensor, Tensor]:
     best_error = torch.where(low == high, 0.0, torch.inf)
     for steps in TRIAL_STEPS:
         scale = (high - low) / steps
-        offset = low if steps <= 15 else (low + high) / 2 - 7.5 * scale
-        scale, offset = _fitted(blocks, _rounded(blocks, scale, offset), scale, offset)
+        scale, offset = _fitted(blocks, _rounded(blocks, scale, low), scale, low)
         values = _rounded(blocks, scale, offset)
         error = (blocks - (values * scale + offset)).square().sum(-1, keepdim=True)
         better = (scale > 0) & (error < best_error)

@@ -125,8 +125,9 @@ INLINE void try_block(const floats weights[VECTORS], float scale, float offset, 
     }
 }
 
-/* Steps that a block's range is cut into. Fewer than 15 find weights that lie on a coarser grid; more clip both ends. */
-static const float TRIAL_STEPS[] = {15, 14, 13, 12, 11, 10, 9, 8, 15.3f, 15.6f, 16, 16.5f, 17, 17.5f, 18, 19};
+/* Steps that a block's range is cut into on trial. Fewer than 15 find weights that lie on a coarser grid. */
+#define MOST_STEPS 15
+#define FEWEST_STEPS 8
 
 static int64_t quantize_int4_block(const float *from, float values[BLOCK], uint16_t scale_and_offset[2])
 {
@@ -143,12 +144,8 @@ static int64_t quantize_int4_block(const float *from, float values[BLOCK], uint1
     struct int4_block best = {{{0}}, 0, float16_value(to_float16((low + high) / 2)), __builtin_inff()};
     if (!isfinite(best.offset) || !isfinite(float16_value(to_float16(high - low))))
         return TOO_LARGE;
-    for (size_t i = 0; high > low && i < sizeof TRIAL_STEPS / sizeof *TRIAL_STEPS; i++) {
-        const float scale = (high - low) / TRIAL_STEPS[i];
-        const float offset = TRIAL_STEPS[i] <= 15 ? low : (low + high) / 2 - 7.5f * scale;
-        if (scale > 0)
-            try_block(weights, scale, offset, &best);
-    }
+    for (int steps = MOST_STEPS; high > low && steps >= FEWEST_STEPS; steps--)
+        try_block(weights, (high - low) / (float)steps, low, &best);
     memcpy(values, best.values, sizeof best.values);
     scale_and_offset[0] = to_float16(best.scale);
     scale_and_offset[1] = to_float16(best.offset);
