@@ -163,7 +163,7 @@ def _merges_by_score(vocabulary: Vocabulary) -> list[list[str]]:
 
 def _pairs(text: str, ids: Mapping[str, int]) -> Sequence[list[str]]:
     pairs = [[text[:end], text[end:]] for end in range(1, len(text)) if text[:end] in ids and text[end:] in ids]
-    return sorted(pairs, key=lambda pair: (ids[pair[0]], ids[pair[1]]))
+    return pairs if len(pairs) < 2 else sorted(pairs, key=lambda pair: (ids[pair[0]], ids[pair[1]]))
 
 
 def _bpe(vocabulary: Vocabulary, merges: Sequence[list[str]], **settings: Any) -> dict[str, Any]:
