@@ -106,7 +106,7 @@ def test_usage_errors_are_plain_lines(arguments: list[str], stderr: str) -> None
         (["--temp", "warm"], "--temperature is 'warm'; allowed: a number"),
         (["--device", "tpu"], "--device is 'tpu'; allowed: auto, cpu, cuda, mps"),
         (["--dtype", "int8"], "--dtype is 'int8'; allowed: auto, float32, bfloat16, float16"),
-        (["--threads", "0"], "--threads is 0; allowed: a whole number of at least 1"),
+        (["--threads", "0"], "--threads is 0; allowed: a whole number from 1 to 1024"),
         (["--truncate", "middle"], "--truncate is 'middle'; allowed: left or right"),
         (["--stop", ""], "--stop is empty; allowed: a text of at least one character"),
         (["--max-time", "0"], "--max-time is 0.0; allowed: a finite number of seconds above 0"),
