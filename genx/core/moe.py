@@ -3,7 +3,7 @@
 Shapes: see the legend in genx/core/base_model.py.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -58,12 +58,28 @@ class SparseMoe(nn.Module):
         if self.normalize:
             weights = weights / weights.sum(-1, keepdim=True)
         weights = weights.to(hidden.dtype)
-        mixed = torch.zeros_like(tokens)
-        for expert in sorted(set(chosen.flatten().tolist())):
-            token, place = (chosen == expert).nonzero(as_tuple=True)  # [N] each
-            output = self.experts[expert](tokens[token])  # [N, C]
-            mixed.index_add_(0, token, output * weights[token, place].unsqueeze(-1))
+        mixed = mix_experts(tokens, chosen, weights, lambda expert, routed: self.experts[expert](routed))
         return mixed.view_as(hidden)
+
+
+def mix_experts(tokens: Tensor, chosen: Tensor, weights: Tensor, compute: Callable[[int, Tensor], Tensor]) -> Tensor:
+    """Each token's weighted sum over its experts; an expert that no token has chosen is not computed.
+
+    Args:
+        tokens: [B * T, C].
+        chosen: [B * T, K], experts' numbers.
+        weights: [B * T, K].
+        compute: an expert's number and the tokens [N, C] routed to it, to [N, C].
+
+    Returns:
+        [B * T, C].
+    """
+    mixed = torch.zeros_like(tokens)
+    for expert in sorted(set(chosen.flatten().tolist())):
+        token, place = (chosen == expert).nonzero(as_tuple=True)  # [N] each
+        output = compute(expert, tokens[token])  # [N, C]
+        mixed.index_add_(0, token, output * weights[token, place].unsqueeze(-1))
+    return mixed
 
 
 def split_experts(tensors: dict[str, Tensor], gate_and_up: tuple[str, str], down: str) -> dict[str, Tensor]:

@@ -30,3 +30,15 @@ def windows_by_layer(config: ModelConfig, slides: Callable[[int], bool]) -> tupl
     if unknown:
         raise ConfigError(f"layer_types has {printable(', '.join(unknown))}; allowed: {', '.join(_SLIDES)}")
     return tuple(config.sliding_window if _SLIDES[kind] else None for kind in kinds)
+
+
+def windows_from_a_layer_on(config: ModelConfig) -> tuple[int | None, ...]:
+    """Windows where `use_sliding_window` asks for them, in the layers from `max_window_layers` on.
+
+    Raises:
+        ConfigError: (a ValueError) a field is not of its kind.
+    """
+    if not config.extra.flag("use_sliding_window", False):
+        return (None,) * config.num_hidden_layers
+    first = config.extra.whole("max_window_layers", 28)
+    return windows_by_layer(config, lambda layer: layer >= first)

@@ -11,6 +11,7 @@ from genx.core.attention import Attention, Scoring
 from genx.core.base_model import AnyCache, BaseModel
 from genx.core.cache import Cache, Entry
 from genx.core.decoder import DECODER_NAMES, Decoder, DecoderLayer
+from genx.core.moe import mix_experts
 from genx.core.norm import WideRMSNorm
 from genx.core.positions import Positions
 from genx.core.rope import apply_rotary
@@ -69,10 +70,7 @@ class GptOssMoe(nn.Module):
         tokens = hidden.flatten(0, 1)  # [B * T, C]
         scores, chosen = self.router(tokens).topk(self.experts_per_token, dim=-1)  # [B * T, K] each
         weights = torch.softmax(scores, dim=-1)
-        mixed = torch.zeros_like(tokens)
-        for expert in sorted(set(chosen.flatten().tolist())):
-            token, place = (chosen == expert).nonzero(as_tuple=True)  # [N] each
-            mixed.index_add_(0, token, self.experts(tokens[token], expert) * weights[token, place].unsqueeze(-1))
+        mixed = mix_experts(tokens, chosen, weights, lambda expert, routed: self.experts(routed, expert))
         return mixed.view_as(hidden)
 
 

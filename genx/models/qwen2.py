@@ -12,7 +12,7 @@ from genx.core.cache import Cache
 from genx.core.decoder import DECODER_NAMES, Decoder, DecoderLayer
 from genx.core.feed_forward import GatedMLP
 from genx.core.norm import RMSNorm
-from genx.core.windows import windows_by_layer
+from genx.core.windows import windows_from_a_layer_on
 
 
 class Qwen2(BaseModel):
@@ -32,10 +32,7 @@ class Qwen2(BaseModel):
 
     @property
     def layer_windows(self) -> tuple[int | None, ...]:
-        if not self.config.extra.flag("use_sliding_window", False):
-            return super().layer_windows
-        first = self.config.extra.whole("max_window_layers", 28)
-        return windows_by_layer(self.config, lambda layer: layer >= first)
+        return windows_from_a_layer_on(self.config)
 
     def _layer(self, window: int | None) -> DecoderLayer:
         attention = Attention(self.config, window=window, bias=True)
