@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -23,6 +23,11 @@ from genx.errors import CheckpointError, GenxWarning
 from genx.messages import name_some, printable
 from genx.models.registry import ARCHITECTURES, model_class
 
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from genx.parallel.parameters import Part
+
 Progress = Callable[[int, int], None]
 
 
@@ -32,6 +37,7 @@ def load_model(
     device: torch.device | str | None = None,
     *,
     progress: Progress | None = None,
+    mesh: "DeviceMesh | None" = None,
 ) -> BaseModel:
     """The model of a Hugging Face folder or a GGUF file, in eval mode.
 
@@ -45,12 +51,14 @@ def load_model(
             Quantised blocks count as float32, which holds them exactly.
         device: where the parameters go; None is the CPU.
         progress: called with bytes done and bytes in all, first with 0 and then after every tensor.
+        mesh: processes, in one dimension, that each load their part of the weights and compute together, all of them
+            called alike; None loads the whole. See `genx.parallel.divide`.
 
     Raises:
         CheckpointError: the folder is missing, damaged or incomplete, holds a quantised model or one that genx does
             not know, or does not fit into memory. Every tensor that is missing, unexpected or wrongly shaped is named.
         ConfigError: config.json is not JSON, or describes no possible model.
-        ArgumentError: the dtype or the device is not one that there is.
+        ArgumentError: the dtype or the device is not one that there is, or the mesh does not divide the model.
 
     Warns:
         GenxWarning: the head is missing where the configuration wants one of its own (the token embedding serves),
@@ -58,7 +66,7 @@ def load_model(
     """
     target = choose_device(device)
     checked = open_checkpoint(resolve_model(path), stacklevel=3)
-    _fill(checked, checked.choose_dtype(dtype), target, progress)
+    _fill(checked, checked.choose_dtype(dtype), target, progress, mesh)
     return checked.model.eval()
 
 
@@ -213,12 +221,19 @@ def _prevailing_dtype(tensors: Mapping[str, Tensor]) -> torch.dtype:
     return stored.most_common(1)[0][0]
 
 
-def _fill(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device, progress: Progress | None) -> None:
+def _fill(
+    checkpoint: Checkpoint,
+    dtype: torch.dtype,
+    device: torch.device,
+    progress: Progress | None,
+    mesh: "DeviceMesh | None",
+) -> None:
     """Give the model its parameters, letting go of each stored tensor that was converted."""
     report = progress or (lambda done, total: None)
     model, total = checkpoint.model, sum(checkpoint.sizes.values())
     done = 0
     report(done, total)
+    parts = {} if mesh is None else _divide(model, mesh)
     parameters: dict[str, Tensor] = {}
     for published in list(checkpoint.weights):
         wanted = checkpoint.names_of(published)
@@ -226,7 +241,10 @@ def _fill(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device, prog
         if not wanted:
             continue
         for name, stored in model.adapt_checkpoint({published: weight.read()}, model.config).items():
-            parameters[name] = _put(name, stored, dtype, device, f"after {done:,} of {total:,} bytes")
+            part = parts.get(name)
+            own = stored if part is None else part.own(stored)
+            own = _put(name, own, dtype, device, f"after {done:,} of {total:,} bytes")
+            parameters[name] = own if part is None else part.held(own)
             done += checkpoint.sizes[name]
             report(done, total)
     tied = model.head_is_tied
@@ -235,6 +253,12 @@ def _fill(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device, prog
     model.load_state_dict(parameters, assign=True)
     if tied:
         model.tie_head()  # the assignment made two parameters of it
+
+
+def _divide(model: BaseModel, mesh: "DeviceMesh") -> "dict[str, Part]":
+    from genx.parallel.divide import divide  # imports what of torch only several processes need
+
+    return divide(model, mesh)
 
 
 def _put(name: str, stored: Tensor, dtype: torch.dtype, device: torch.device, when: str) -> Tensor:

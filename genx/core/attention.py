@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from genx.config import ModelConfig
 from genx.core.cache import Entry, LayerCache, RowEntries
+from genx.core.division import Division, Inputs, Outputs, Units
 from genx.core.positions import Positions
 from genx.core.rope import apply_rotary
 
@@ -164,6 +165,25 @@ class Attention(nn.Module):
         self.k_proj = nn.Linear(config.hidden_size, key_size, bias=bias)
         self.v_proj = nn.Linear(config.hidden_size, key_size, bias=bias)
         self.o_proj = nn.Linear(query_size, config.hidden_size, bias=output_bias)
+
+    @property
+    def heads(self) -> tuple[Units, Units]:
+        """Query heads and key/value heads, as `division` cuts between them."""
+        return (
+            Units("num_attention_heads", self.num_heads, self.head_dim),
+            Units("num_key_value_heads", self.num_key_value_heads, self.head_dim, repeats=True),
+        )
+
+    @property
+    def division(self) -> Division:
+        """Head by head."""
+        queries, keys = self.heads
+        return {
+            "q_proj": Outputs((queries,)),
+            "k_proj": Outputs((keys,)),
+            "v_proj": Outputs((keys,)),
+            "o_proj": Inputs(queries),
+        }
 
     def forward(
         self, hidden: Tensor, step: Positions, rotary: tuple[Tensor, Tensor], entry: Entry | None

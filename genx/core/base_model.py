@@ -237,6 +237,8 @@ class BaseModel(nn.Module, ABC):
             if logits_to_keep < 0:
                 raise ArgumentError("{logits_to_keep} is {given}; allowed: at least 0, or none", given=logits_to_keep)
             hidden = hidden[:, max(hidden.size(1) - logits_to_keep, 0) :]
+            if logits_to_keep == 0:
+                return hidden.new_empty((hidden.size(0), 0, self.config.vocab_size))
         logits: Tensor = self.lm_head(hidden)  # [B, T or logits_to_keep, V]
         return logits
 

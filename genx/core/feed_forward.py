@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from genx.config import ModelConfig
+from genx.core.division import Division, two_layers
 from genx.errors import ConfigError
 
 Activation = Callable[[Tensor], Tensor]
@@ -45,6 +46,11 @@ class GatedMLP(nn.Module):
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=bias)
         self.activation = activation(hidden_act)
 
+    @property
+    def division(self) -> Division:
+        """Between inner channels."""
+        return two_layers(("gate_proj", "up_proj"), "down_proj", self.down_proj.in_features)
+
     def forward(self, hidden: Tensor) -> Tensor:
         """`hidden` [B, T, C] to [B, T, C]."""
         inner = self.activation(self.gate_proj(hidden)) * self.up_proj(hidden)  # [B, T, I]
@@ -61,6 +67,12 @@ class MLP(nn.Module):
         self.add_module(names[0], nn.Linear(config.hidden_size, config.intermediate_size, bias=bias))
         self.add_module(names[1], nn.Linear(config.intermediate_size, config.hidden_size, bias=bias))
         self.activation = activation(config.hidden_act)
+        self.inner = config.intermediate_size
+
+    @property
+    def division(self) -> Division:
+        """Between inner channels."""
+        return two_layers(self.names[:1], self.names[1], self.inner)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """`hidden` [B, T, C] to [B, T, C]."""

@@ -9,6 +9,7 @@ from genx.config import ModelConfig
 from genx.core.attention import attend
 from genx.core.cache import Entry
 from genx.core.conv1d import Conv1D
+from genx.core.division import Division, Inputs, Outputs, Units, two_layers
 from genx.core.feed_forward import activation
 from genx.core.positions import Positions
 from genx.errors import ConfigError
@@ -32,12 +33,16 @@ class FusedAttention(nn.Module):
         self.attn_pdrop = config.attn_pdrop
         self.resid_dropout = nn.Dropout(config.resid_pdrop)
 
+    @property
+    def division(self) -> Division:
+        """Head by head."""
+        heads = Units("num_attention_heads", self.num_heads, self.head_dim)
+        return {"c_attn": Outputs((heads, heads, heads)), "c_proj": Inputs(heads)}
+
     def forward(self, hidden: Tensor, step: Positions, entry: Entry | None) -> tuple[Tensor, Entry | None]:
         """Attention of `hidden` [B, T, C] over itself and the cache: [B, T, C], and the next cache entry."""
-        batch, length, _ = hidden.shape
         query, key, value = (
-            part.view(batch, length, self.num_heads, self.head_dim).transpose(1, 2)
-            for part in self.c_attn(hidden).chunk(3, dim=-1)
+            part.unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for part in self.c_attn(hidden).chunk(3, dim=-1)
         )  # [B, H, T, D] each
         mixed, entry = attend(query, key, value, step, entry, dropout=self.attn_pdrop if self.training else 0.0)
         return self.resid_dropout(self.c_proj(mixed)), entry
@@ -52,6 +57,12 @@ class FusedMLP(nn.Module):
         self.c_proj = Conv1D(config.intermediate_size, config.hidden_size)
         self.dropout = nn.Dropout(config.resid_pdrop)
         self.activation = activation(hidden_act)
+        self.inner = config.intermediate_size
+
+    @property
+    def division(self) -> Division:
+        """Between inner channels."""
+        return two_layers(("c_fc",), "c_proj", self.inner)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """`hidden` [B, T, C] to [B, T, C]."""

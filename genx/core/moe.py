@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from genx.config import ModelConfig
+from genx.core.division import Division, Summed, two_layers
 from genx.core.feed_forward import activation
 from genx.errors import ConfigError
 
@@ -22,6 +23,11 @@ class Expert(nn.Module):
         self.w2 = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
         self.w3 = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
         self.activation = activation(config.hidden_act)
+
+    @property
+    def division(self) -> Division:
+        """Between inner channels."""
+        return two_layers(("w1", "w3"), "w2", self.w2.in_features)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """`tokens` [N, C] to [N, C]."""
@@ -49,6 +55,11 @@ class SparseMoe(nn.Module):
         self.normalize = normalize
         self.gate = nn.Linear(config.hidden_size, config.num_local_experts, bias=False)
         self.experts = nn.ModuleList(experts)
+
+    @property
+    def division(self) -> Division:
+        """Every process has a part of each expert; what they give is summed once."""
+        return {"": Summed()}
 
     def forward(self, hidden: Tensor) -> Tensor:
         """`hidden` [B, T, C] to [B, T, C]."""

@@ -11,6 +11,7 @@ from genx.core.attention import Attention
 from genx.core.base_model import AnyCache, BaseModel
 from genx.core.cache import Cache, Entry
 from genx.core.decoder import Decoder
+from genx.core.division import Division, Slice, Units
 from genx.core.feed_forward import GatedMLP
 from genx.core.positions import Positions
 
@@ -39,6 +40,13 @@ class CohereAttention(Attention):
         if self.has_norms:
             self.q_norm = ScaledLayerNorm((config.num_attention_heads, config.head_dim), config.norm_eps)
             self.k_norm = ScaledLayerNorm((config.num_key_value_heads, config.head_dim), config.norm_eps)
+
+    @property
+    def division(self) -> Division:
+        """Head by head."""
+        queries, keys = (Units(heads.field, heads.count, repeats=heads.repeats) for heads in self.heads)
+        norms = {"q_norm.weight": Slice(queries), "k_norm.weight": Slice(keys)} if self.has_norms else {}
+        return {**super().division, **norms}
 
     def forward(
         self, hidden: Tensor, step: Positions, rotary: tuple[Tensor, Tensor], entry: Entry | None

@@ -11,6 +11,7 @@ from genx.core.attention import Attention, Scoring
 from genx.core.base_model import AnyCache, BaseModel
 from genx.core.cache import Cache, Entry
 from genx.core.decoder import DECODER_NAMES, Decoder, DecoderLayer
+from genx.core.division import Division, Once, Slice, Summed, Units
 from genx.core.moe import mix_experts
 from genx.core.norm import WideRMSNorm
 from genx.core.positions import Positions
@@ -25,6 +26,11 @@ class SinkAttention(Attention):
         bias = config.extra.flag("attention_bias", True)
         super().__init__(config, window=window, bias=bias, output_bias=bias)
         self.sinks = nn.Parameter(torch.zeros(config.num_attention_heads))
+
+    @property
+    def division(self) -> Division:
+        """Head by head."""
+        return {**super().division, "sinks": Slice(Units("num_attention_heads", self.num_heads))}
 
     def forward(
         self, hidden: Tensor, step: Positions, rotary: tuple[Tensor, Tensor], entry: Entry | None
@@ -48,6 +54,18 @@ class GptOssExperts(nn.Module):
         self.alpha = config.extra.number("swiglu_alpha", 1.702)
         self.limit = config.extra.number("swiglu_limit", 7.0)
 
+    @property
+    def division(self) -> Division:
+        """Between inner channels."""
+        inner = self.down_proj.size(1)
+        pairs, units = Units("intermediate_size", inner, 2), Units("intermediate_size", inner)
+        return {
+            "gate_up_proj": Slice(pairs, 2),
+            "gate_up_proj_bias": Slice(pairs, 1),
+            "down_proj": Slice(units, 1),
+            "down_proj_bias": Once(),
+        }
+
     def forward(self, tokens: Tensor, expert: int) -> Tensor:
         """`tokens` [N, C] through one expert: [N, C]."""
         both = tokens @ self.gate_up_proj[expert] + self.gate_up_proj_bias[expert]  # [N, 2I]
@@ -64,6 +82,11 @@ class GptOssMoe(nn.Module):
         self.experts_per_token = config.num_experts_per_tok
         self.router = nn.Linear(config.hidden_size, config.num_local_experts)
         self.experts = GptOssExperts(config)
+
+    @property
+    def division(self) -> Division:
+        """Every process has a part of each expert; what they give is summed once."""
+        return {"": Summed()}
 
     def forward(self, hidden: Tensor) -> Tensor:
         """`hidden` [B, T, C] to [B, T, C]."""

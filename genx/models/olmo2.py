@@ -10,6 +10,7 @@ from genx.core.attention import Attention
 from genx.core.base_model import AnyCache, BaseModel
 from genx.core.cache import Cache, Entry
 from genx.core.decoder import DECODER_NAMES, Decoder
+from genx.core.division import Channels, Division
 from genx.core.feed_forward import GatedMLP
 from genx.core.norm import WideRMSNorm
 from genx.core.positions import Positions
@@ -23,6 +24,12 @@ class NormedAttention(Attention):
         super().__init__(config, bias=bias, output_bias=bias)
         self.q_norm = WideRMSNorm(config.num_attention_heads * config.head_dim, config.norm_eps)
         self.k_norm = WideRMSNorm(config.num_key_value_heads * config.head_dim, config.norm_eps)
+
+    @property
+    def division(self) -> Division:
+        """Head by head."""
+        queries, keys = self.heads
+        return {**super().division, "q_norm": Channels(queries), "k_norm": Channels(keys)}
 
     def forward(
         self, hidden: Tensor, step: Positions, rotary: tuple[Tensor, Tensor], entry: Entry | None

@@ -1,0 +1,1 @@
+"""One model computed by several processes together, each with a part of its weights: tensor parallelism by DTensor."""
