@@ -83,7 +83,7 @@ class Survey:
         device: that `auto` stands for.
         device_name: what it calls itself.
         torch: its version.
-        dtypes: those asked for, `auto` replaced.
+        arithmetic: for each dtype and quantisation asked for, the dtype that is computed in and the format of weights.
         context: positions that the model has.
         vocab_size: of the model.
         rates: what the machine can do with as many threads as asked for.
@@ -92,7 +92,7 @@ class Survey:
     device: str
     device_name: str
     torch: str
-    dtypes: tuple[str, ...]
+    arithmetic: tuple[tuple[str, str], ...]
     context: int
     vocab_size: int
     rates: Rates

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from types import TracebackType
 from typing import IO, Any, Protocol
 
@@ -133,13 +134,25 @@ def start_worker(job: Job) -> tuple[Worker, dict[str, Any]]:
         raise
 
 
-def survey(model: str, device: str, threads: int | None, dtypes: tuple[str, ...]) -> Survey:
+def survey(
+    model: str, device: str, threads: int | None, dtypes: Sequence[str], quantize: Sequence[str], kernels: str
+) -> Survey:
     """What this machine can do and what the model is, found out in a process of its own.
+
+    Args:
+        model: the checkpoint's folder or file.
+        device: auto or a name.
+        threads: None: torch's choice.
+        dtypes: see `genx.engine.arithmetic.choose_arithmetic`, as the next two.
+        quantize: as there, several.
+        kernels: as there.
 
     Raises:
         WorkerFailure: it cannot be found out.
     """
     with ProcessWorker() as worker:
-        request = {"model": model, "device": device, "threads": threads, "dtypes": list(dtypes)}
-        answer = worker.ask({"survey": request})
-    return Survey(**{**answer, "dtypes": tuple(answer["dtypes"]), "rates": Rates(**answer["rates"])})
+        place = {"model": model, "device": device, "threads": threads}
+        asked = {"dtypes": list(dtypes), "quantize": list(quantize), "kernels": kernels}
+        answer = worker.ask({"survey": {**place, **asked}})
+    arithmetic = tuple((dtype, weights) for dtype, weights in answer["arithmetic"])
+    return Survey(**{**answer, "arithmetic": arithmetic, "rates": Rates(**answer["rates"])})

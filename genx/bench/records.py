@@ -17,7 +17,7 @@ A report is one JSON object; in JSONL each line is a report of one point, and li
          before the clock starts,
        "dtype", "threads", "weights": the format of the weights; of a peer, `dtype` is that of genx's point beside it,
        "cache", "forward_only", "sampling": {"do_sample", "temperature", "top_k", "top_p"},
-       "kernels": "none" | "auto" | "native" | "torch": which operations compute,
+       "kernels": "auto" | "native" | "torch": which operations compute, "none" of a peer,
        "prompt": "random" | "file:HASH",
        "status": "ok" | "oom" | "killed" | "crashed" | "failed", "error": text or null,
        "ttft_s", "prefill_tps", "decode_tps", "itl_ms", "peak_memory_bytes", "cache_bytes", "load_s", "limit_share":

@@ -26,7 +26,7 @@ class Point:
         depth: tokens of each row that are in the cache before the clock starts.
         dtype: of the arithmetic.
         threads: of the CPU; None leaves the number to the engine.
-        weights: the format of the weights, the dtype itself where they are not quantised.
+        weights: the format that they are held in: `dtype` itself, another float, int8 or int4.
     """
 
     prompt_tokens: int
@@ -58,7 +58,7 @@ class Workload:
         temperature: as there.
         top_k: as there.
         top_p: as there.
-        kernels: which operations compute, see `genx.kernels`: none of them, or auto, native, torch.
+        kernels: which operations compute: one of `genx.engine.arithmetic.KERNELS`.
         prompt: `random`, or `file:` and the hash of the text that prompts are cut from.
     """
 
@@ -68,7 +68,7 @@ class Workload:
     temperature: float = 1.0
     top_k: int | None = None
     top_p: float | None = None
-    kernels: str = "none"
+    kernels: str = "auto"
     prompt: str = "random"
 
 
@@ -129,14 +129,13 @@ def sweep(
     new_tokens: Sequence[int],
     batch: Sequence[int],
     depth: Sequence[int],
-    dtype: Sequence[str],
+    arithmetic: Sequence[tuple[str, str]],
     threads: Sequence[int | None],
-    quantize: Sequence[str],
 ) -> list[Point]:
-    """Every combination, the last tokens changing fastest; weights are the dtype's where `quantize` says `none`."""
+    """Every combination, the last tokens changing fastest; `arithmetic` pairs a dtype with a format of weights."""
     return [
-        Point(prompt, new, rows, seen, arithmetic, cores, arithmetic if how == "none" else how)
-        for arithmetic, how, cores, rows, seen, prompt, new in itertools.product(
-            dtype, quantize, threads, batch, depth, prompt_tokens, new_tokens
+        Point(prompt, new, rows, seen, dtype, cores, weights)
+        for (dtype, weights), cores, rows, seen, prompt, new in itertools.product(
+            arithmetic, threads, batch, depth, prompt_tokens, new_tokens
         )
     ]

@@ -15,7 +15,8 @@ from typing import Any, TextIO
 
 from genx.bench.engines import open_engine
 from genx.bench.jobs import Engine, Job, Survey
-from genx.engine.device import choose_device, choose_dtype
+from genx.engine.arithmetic import STORED, choose_arithmetic
+from genx.engine.device import choose_device
 from genx.errors import GenxError
 
 Reply = Callable[[dict[str, Any]], None]
@@ -76,11 +77,13 @@ def _is_out_of_memory(error: BaseException | None) -> bool:
     return False
 
 
-def _survey(model: str, device: str, threads: int | None, dtypes: list[str]) -> dict[str, Any]:
+def _survey(
+    model: str, device: str, threads: int | None, dtypes: list[str], quantize: list[str], kernels: str
+) -> dict[str, Any]:
     import torch
 
     from genx.bench.machine import measure_rates
-    from genx.checkpoint import read_config_json
+    from genx.checkpoint import open_source, read_config_json
     from genx.models.registry import model_class
 
     if threads is not None:
@@ -88,16 +91,21 @@ def _survey(model: str, device: str, threads: int | None, dtypes: list[str]) -> 
     source = read_config_json(Path(model))
     config = model_class(str(source.get("model_type", "absent"))).read_config(source)
     chosen = choose_device(device)
-    stored = config.dtype or "float32"
-    arithmetic = [choose_dtype(dtype, chosen) or stored for dtype in dtypes]
+    stored = open_source(model).prevailing_dtype()
+    if chosen != "cpu":
+        stored = config.dtype or stored
+    choices = [choose_arithmetic(chosen, dtype, how, kernels) for dtype in dtypes for how in quantize]
+    arithmetic = {
+        (choice.dtype or stored, stored if choice.weights == STORED else choice.weights): None for choice in choices
+    }
     found = Survey(
         device=chosen,
         device_name=torch.cuda.get_device_name(chosen) if chosen.startswith("cuda") else chosen,
         torch=torch.__version__,
-        dtypes=tuple(arithmetic),
+        arithmetic=tuple(arithmetic),
         context=config.max_position_embeddings,
         vocab_size=config.vocab_size,
-        rates=measure_rates(chosen, tuple(arithmetic)),
+        rates=measure_rates(chosen, tuple({dtype: None for dtype, _ in arithmetic})),
     )
     return asdict(found)
 

@@ -48,7 +48,8 @@ def load_model(
         path: a folder, a GGUF file, or the name of one in the models folder; see `resolve_model`.
         dtype: float32, float16, bfloat16 or float64. None means what config.json says (`dtype` or `torch_dtype`),
             even where the file differs; if that is none of the four, the dtype that most of the stored bytes have.
-            Quantised blocks count as float32, which holds them exactly.
+            "stored" leaves each tensor the dtype that it has in the file. Quantised blocks count as float32, which
+            holds them exactly.
         device: where the parameters go; None is the CPU.
         progress: called with bytes done and bytes in all, first with 0 and then after every tensor.
         mesh: processes, in one dimension, that each load their part of the weights and compute together, all of them
@@ -66,7 +67,7 @@ def load_model(
     """
     target = choose_device(device)
     checked = open_checkpoint(resolve_model(path), stacklevel=3)
-    _fill(checked, checked.choose_dtype(dtype), target, progress, mesh)
+    _fill(checked, None if dtype == "stored" else checked.choose_dtype(dtype), target, progress, mesh)
     return checked.model.eval()
 
 
@@ -223,7 +224,7 @@ def _prevailing_dtype(tensors: Mapping[str, Tensor]) -> torch.dtype:
 
 def _fill(
     checkpoint: Checkpoint,
-    dtype: torch.dtype,
+    dtype: torch.dtype | None,
     device: torch.device,
     progress: Progress | None,
     mesh: "DeviceMesh | None",
@@ -261,7 +262,8 @@ def _divide(model: BaseModel, mesh: "DeviceMesh") -> "dict[str, Part]":
     return divide(model, mesh)
 
 
-def _put(name: str, stored: Tensor, dtype: torch.dtype, device: torch.device, when: str) -> Tensor:
+def _put(name: str, stored: Tensor, dtype: torch.dtype | None, device: torch.device, when: str) -> Tensor:
+    dtype = dtype or stored.dtype
     try:
         return stored.to(device=device, dtype=dtype)
     except (MemoryError, RuntimeError) as error:

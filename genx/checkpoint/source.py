@@ -2,6 +2,7 @@
 
 import os
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,6 +69,18 @@ class Source(ABC):
         Raises:
             CheckpointError: there are no weights, or a file is damaged.
         """
+
+    def prevailing_dtype(self) -> str:
+        """The float dtype that most of the stored bytes have; float32 where they are blocks, which become that.
+
+        Raises:
+            CheckpointError: there are no weights, or a file is damaged.
+        """
+        stored: Counter[str] = Counter()
+        for tensor in self.summarize_tensors().values():
+            stored[tensor.dtype] += tensor.nbytes
+        most = stored.most_common(1)[0][0] if stored else "F32"
+        return {"F16": "float16", "BF16": "bfloat16"}.get(most, "float32")
 
     @abstractmethod
     def weights(self, config: "ModelConfig") -> "dict[str, Weight]":

@@ -33,7 +33,7 @@ def bench(
     seed: options.Seed = None,
     forward_only: bench_options.ForwardOnly = False,
     prompt_file: bench_options.PromptFile = None,
-    kernels: bench_options.Kernels = "none",
+    kernels: bench_options.Kernels = "auto",
     against: bench_options.Against = None,
     gguf: bench_options.Gguf = None,
     compare: bench_options.Compare = None,

@@ -63,7 +63,7 @@ Dtypes = Annotated[
         "--dtype",
         metavar="NAME,...",
         panel=_SWEEP,
-        text="auto, float32, bfloat16, float16 (default: auto, the stored one on a GPU, float32 on a CPU).",
+        text="auto, float32, bfloat16, float16 (default: auto, as genx run chooses).",
     ),
 ]
 Threads = Annotated[
@@ -94,7 +94,7 @@ PromptFile = Annotated[
     ),
 ]
 Kernels = Annotated[
-    str, _text("--kernels", metavar="NAME", panel=_RUN, text="none, auto, native, torch: operations (default: none).")
+    str, _text("--kernels", metavar="NAME", panel=_RUN, text="auto, native, torch: operations (default: auto).")
 ]
 Against = Annotated[
     list[str] | None,

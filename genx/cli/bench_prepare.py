@@ -71,9 +71,8 @@ def prepare(terminal: Terminal, request: BenchRequest, show: Show) -> Prepared:
                 new_tokens=request.new_tokens,
                 batch=request.batch,
                 depth=request.depth,
-                dtype=tuple(dict.fromkeys(first.dtypes)),
+                arithmetic=first.arithmetic,
                 threads=tuple(rates),
-                quantize=request.quantize,
             )
         ),
         workload=_workload(request, settings, text),
@@ -95,7 +94,7 @@ def prepare(terminal: Terminal, request: BenchRequest, show: Show) -> Prepared:
 def _surveys(folder: Path, request: BenchRequest) -> dict[int | None, Survey]:
     try:
         return {
-            threads: survey(str(folder), request.device, threads, request.dtypes)
+            threads: survey(str(folder), request.device, threads, request.dtypes, request.quantize, request.kernels)
             for threads in request.threads or (None,)
         }
     except WorkerFailure as failure:

@@ -11,6 +11,7 @@ from typing import Any
 from genx.bench.jobs import LLAMA_CPP, PEER_PACKAGES
 from genx.bench.sweep import LARGEST_BATCH, LARGEST_TOKENS, parse_sweep
 from genx.cli.options import number, whole_number
+from genx.engine.arithmetic import check_arithmetic
 from genx.engine.device import LARGEST_THREADS, check_device_and_dtype
 from genx.engine.settings import RequestedSettings, check_requested
 from genx.errors import ArgumentError, UsageError
@@ -18,8 +19,6 @@ from genx.errors import ArgumentError, UsageError
 DEFAULT_MODEL = "smollm2-135m"
 DEFAULT_PROMPTS = (128, 512)
 FORMATS = ("table", "md", "csv", "json", "jsonl")
-QUANTIZE = ("none", "int8", "int4")
-KERNELS = ("none", "auto", "native", "torch")
 PLOTS = (".svg", ".png")
 _LARGEST_REPEATS = 1000
 _FOR_COMPARISONS = ("--compare", "--fail-if-slower", "--output")
@@ -103,10 +102,11 @@ def read_request(values: Mapping[str, Any], given: Mapping[str, Any]) -> BenchRe
         UsageError: a value, or a combination of them, is not allowed.
     """
     dtypes = _names(values["dtype"])
+    quantize = _names(values["quantize"])
     for dtype in dtypes:
         check_device_and_dtype(values["device"], dtype)
-    quantize = _each_of("quantize", _names(values["quantize"]), QUANTIZE)
-    _each_of("kernels", [values["kernels"]], KERNELS)
+        for how in quantize:
+            check_arithmetic(values["device"], dtype, how, values["kernels"])
     _each_of("output", [values["output"]], FORMATS)
     settings = RequestedSettings(
         do_sample=values["sample"],

@@ -134,7 +134,7 @@ def _constants(records: Sequence[Record]) -> list[str]:
     chosen = "sampled" if first.sampling.get("do_sample") else "greedy"
     said += ["the model alone" if first.forward_only else f"{chosen}, end of text ignored"]
     said += [] if first.cache else ["no cache"]
-    said += [] if first.kernels == "none" else [f"kernels {first.kernels}"]
+    said += [] if first.kernels == "auto" else [f"kernels {first.kernels}"]
     said += [] if first.prompt == "random" else [f"prompts from a text ({first.prompt})"]
     return [", ".join(said)]
 

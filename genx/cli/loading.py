@@ -8,11 +8,10 @@ from genx.checkpoint.hub import download_model, parse_hub_id
 from genx.cli.requests import ModelRequest
 from genx.cli.status import Status
 from genx.cli.terminal import Terminal
-from genx.engine.device import choose_device, choose_dtype
 
 if TYPE_CHECKING:
     from genx.config import ModelConfig
-    from genx.core.base_model import BaseModel
+    from genx.engine.loading import LoadedModel
     from genx.tokenization import Tokenizer
 
 
@@ -68,22 +67,21 @@ def read_config(folder: Path) -> "ModelConfig":
     return model_class(str(source.get("model_type", "absent"))).read_config(source)
 
 
-def load_model(folder: Path, wanted: ModelRequest, status: Status) -> "BaseModel":
+def load_model(folder: Path, wanted: ModelRequest, status: Status) -> "LoadedModel":
     """Load the model, and show on `status` how far it is.
 
     Raises:
+        ArgumentError: it cannot be computed here as it is asked for.
         CheckpointError: the folder does not hold a model that genx knows, whole.
     """
     import torch
 
-    from genx import checkpoint
+    from genx.engine.loading import load_to_run
 
     if wanted.threads is not None:
         torch.set_num_threads(wanted.threads)
-    device = choose_device(wanted.device)
-    return checkpoint.load_model(
+    return load_to_run(
         folder,
-        dtype=choose_dtype(wanted.dtype, device),
-        device=device,
+        wanted.arithmetic(),
         progress=lambda done, total: status.show(f"loading {name_of(folder)}", done, total),
     )

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from genx.engine.arithmetic import KERNELS, QUANTIZE
 from genx.engine.device import DEVICES, DTYPES
 from genx.engine.prompt import SIDES
 from genx.errors import ArgumentError
@@ -101,8 +102,28 @@ Dtype = Annotated[
         "--dtype",
         metavar="|".join(DTYPES),
         rich_help_panel=_MODEL,
-        help="auto: the stored one on a GPU, float32 on a CPU.",
+        help="Of the arithmetic; auto: the stored one on a GPU; on a CPU float32, with weights as they are stored.",
         autocompletion=lambda: list(DTYPES),
+    ),
+]
+Quantize = Annotated[
+    str,
+    typer.Option(
+        "--quantize",
+        metavar="|".join(QUANTIZE),
+        rich_help_panel=_MODEL,
+        help="Hold the weights in 8 or 4 bits: less memory, faster, not quite the same text; on a CPU.",
+        autocompletion=lambda: list(QUANTIZE),
+    ),
+]
+Kernels = Annotated[
+    str,
+    typer.Option(
+        "--kernels",
+        metavar="|".join(KERNELS),
+        rich_help_panel=_MODEL,
+        help="Operations on a CPU; auto: native ones where they are compiled.",
+        autocompletion=lambda: list(KERNELS),
     ),
 ]
 Threads = Annotated[

@@ -2,17 +2,28 @@
 
 from dataclasses import dataclass
 
+from genx.engine.arithmetic import Arithmetic, choose_arithmetic
 from genx.errors import ArgumentError
 
 
 @dataclass(frozen=True)
 class ModelRequest:
-    """Which model, and where and how it runs; `threads` None leaves torch's choice."""
+    """Which model, where, and in which arithmetic; `threads` None leaves torch's choice."""
 
     model: str
     device: str = "auto"
     dtype: str = "auto"
     threads: int | None = None
+    quantize: str = "none"
+    kernels: str = "auto"
+
+    def arithmetic(self) -> Arithmetic:
+        """What it is computed in on this machine.
+
+        Raises:
+            ArgumentError: what is asked for cannot be had here.
+        """
+        return choose_arithmetic(self.device, self.dtype, self.quantize, self.kernels)
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """One run over files of prompts, from the checkpoint's folder to the closing line on stderr."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from genx.checkpoint import read_generation_defaults
@@ -13,7 +14,7 @@ from genx.cli.rows_progress import RowsProgress
 from genx.cli.rows_request import RowsRequest
 from genx.cli.status import Status, forwarded_warnings
 from genx.cli.terminal import Terminal
-from genx.engine.device import choose_device, choose_dtype
+from genx.engine.device import choose_device
 from genx.engine.rows.counting import count_rows
 from genx.engine.rows.encode import Encoding
 from genx.engine.rows.formats import AnswerFormat, OutputFormat, answer_format
@@ -24,7 +25,7 @@ from genx.engine.rows.sources import Source, find_sources
 from genx.engine.rows.target import Leftovers, Target
 from genx.engine.rows.writers import Ordered, Unordered, Writer
 from genx.engine.settings import RequestedSettings
-from genx.errors import ExitCode
+from genx.errors import ArgumentError, ExitCode
 
 if TYPE_CHECKING:
     from genx.core.base_model import BaseModel
@@ -61,7 +62,7 @@ class _Session:
         rows: RowsRequest,
     ) -> None:
         self._terminal = terminal
-        self._wanted = wanted
+        self._wanted = _same_for_every_batch(wanted) if rows.batch_invariant else wanted
         self._asked = asked
         self._output = output
         self._rows = rows
@@ -91,7 +92,7 @@ class _Session:
             answers = self._answers()
             left, resumption = self._resumption(answers)
             total = self._total(resumption)
-            model = load_model(self._folder, self._wanted, status)
+            model = load_model(self._folder, self._wanted, status).model
             writer = self._writer(answers, left, resumption, status)
             run = self._make_run(model, answers, writer, resumption)
             progress = RowsProgress(self._terminal, status, total, quiet=self._output.quiet)
@@ -108,7 +109,7 @@ class _Session:
 
     def _make_plan(self, requested: RequestedSettings) -> Plan:
         rows = self._rows
-        device = choose_device(self._wanted.device)
+        arithmetic = self._wanted.arithmetic()
         plan = Plan(
             sources=self._sources(),
             separator=rows.separator,
@@ -118,8 +119,10 @@ class _Session:
             samples=rows.samples,
             run={
                 "model": model_digest(self._folder),
-                "device": device,
-                "dtype": choose_dtype(self._wanted.dtype, device) or "stored",
+                "device": arithmetic.device,
+                "dtype": arithmetic.dtype or "stored",
+                "quantize": self._wanted.quantize,
+                "operations": arithmetic.operations,
                 "system": self._asked.system,
                 "raw": self._asked.raw,
                 "parse_special": self._asked.parse_special,
@@ -231,6 +234,13 @@ class _Session:
         if not differing:
             status.hide()
             self._terminal.say(f"genx: {len(remembered):,} rows generated again, alone: the same tokens")
+
+
+def _same_for_every_batch(wanted: ModelRequest) -> ModelRequest:
+    """The model with the operations whose results `FixedBlocks` keeps the same."""
+    if wanted.kernels == "native":
+        raise ArgumentError("{batch_invariant} and {kernels} native are both given; it needs {kernels} torch; drop one")
+    return replace(wanted, kernels="torch")
 
 
 def _exit_code(tally: "Tally") -> int:

@@ -1,6 +1,7 @@
 """genx run -i ... --count: what a run would need, without loading a weight."""
 
 import statistics
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ from genx.cli.output import Output
 from genx.cli.requests import ModelRequest
 from genx.cli.rows_progress import duration
 from genx.cli.terminal import Terminal
-from genx.engine.device import choose_device, choose_dtype
+from genx.engine.arithmetic import STORED, WEIGHT_BITS
 from genx.engine.result import as_json_line
 from genx.engine.rows.budget import CacheCost
 from genx.engine.rows.counting import CountedRow, Counts
@@ -28,9 +29,15 @@ def report_counts(
     terminal: Terminal, counts: Counts, folder: Path, wanted: ModelRequest, batch_size: int, *, as_json: bool
 ) -> int:
     """Print what a run over these rows needs, and return the exit code that the run would have at best."""
-    model = _skeleton(folder, wanted)
-    parameter = next(model.parameters())
-    cost = CacheCost(model.config, model.layer_windows, parameter.element_size())
+    if wanted.threads is not None:
+        import torch
+
+        torch.set_num_threads(wanted.threads)
+    arithmetic = wanted.arithmetic()
+    stored = {"bfloat16": "bfloat16", "float16": "float16"}.get(read_config(folder).dtype or "", "float32")
+    model = _skeleton(folder, arithmetic.dtype or stored)
+    weights = stored if arithmetic.weights == STORED else arithmetic.weights
+    cost = CacheCost(model.config, model.layer_windows, model.cache_dtype.itemsize)
     context = model.config.max_position_embeddings
     sizes = sorted({*_BATCH_SIZES, batch_size})
     report = {
@@ -42,7 +49,7 @@ def report_counts(
         "prompt_tokens": counts.prompt_tokens,
         "max_new_tokens": counts.max_new_tokens,
         "cache_bytes": {str(size): counts.cache_bytes(cost, context, size) for size in sizes},
-        "seconds_at_least": _seconds_at_least(model, counts, choose_device(wanted.device), batch_size),
+        "seconds_at_least": _seconds_at_least(model, weights, counts, arithmetic.device, batch_size),
     }
     output = Output(terminal)
     if as_json:
@@ -54,23 +61,18 @@ def report_counts(
     return ExitCode.SOME_ROWS_FAILED if counts.fitting else ExitCode.FAILED
 
 
-def _skeleton(folder: Path, wanted: ModelRequest) -> "BaseModel":
+def _skeleton(folder: Path, dtype: str) -> "BaseModel":
     import torch
 
     from genx.checkpoint.skeleton import build_skeleton
     from genx.models.registry import model_class
 
-    if wanted.threads is not None:
-        torch.set_num_threads(wanted.threads)
-    source = read_config_json(folder)
-    stored = source.get("torch_dtype") or source.get("dtype")
-    name = choose_dtype(wanted.dtype, choose_device(wanted.device)) or stored
-    dtype = getattr(torch, str(name), torch.float32)
-    model = build_skeleton(folder, model_class(str(source.get("model_type"))), read_config(folder), stored=0)
-    return model.to(dtype)
+    architecture = model_class(str(read_config_json(folder).get("model_type")))
+    model = build_skeleton(folder, architecture, read_config(folder), stored=0)
+    return model.to(getattr(torch, dtype))
 
 
-def _seconds_at_least(model: "BaseModel", counts: Counts, device: str, batch_size: int) -> float | None:
+def _seconds_at_least(model: "BaseModel", weights: str, counts: Counts, device: str, batch_size: int) -> float | None:
     """What this machine's memory and arithmetic, measured now, do not allow to undercut."""
     from genx.bench.machine import measure_rates
     from genx.bench.sweep import Point
@@ -79,11 +81,12 @@ def _seconds_at_least(model: "BaseModel", counts: Counts, device: str, batch_siz
     rows = counts.fitting
     if not rows or not counts.max_new_tokens:
         return None
-    dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+    dtype = str(model.cache_dtype).removeprefix("torch.")
     mean_prompt = max(counts.prompt_tokens // len(rows), 1)
     batch = min(batch_size, len(rows))
-    point = Point(mean_prompt, max(counts.max_new_tokens // len(rows), 1), batch, 0, dtype, None, dtype)
+    point = Point(mean_prompt, max(counts.max_new_tokens // len(rows), 1), batch, 0, dtype, None, weights)
     rates, work = measure_rates(device, (dtype,)), work_of(model, point)
+    work = replace(work, weight_bytes=round(work.weight_bytes * WEIGHT_BITS[weights] / WEIGHT_BITS[dtype]))
     reading = counts.prompt_tokens / work.prefill_limit_tps(rates, 1, mean_prompt, dtype)
     return reading + counts.max_new_tokens / work.decode_limit_tps(rates, batch, dtype)
 

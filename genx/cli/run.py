@@ -7,6 +7,7 @@ from genx.cli.commands import GroupedCommand
 from genx.cli.options import number, whole_number, whole_numbers
 from genx.cli.requests import ModelRequest, OutputRequest, PromptRequest, check_prompt_request
 from genx.cli.rows_options import check_no_rows_options
+from genx.engine.arithmetic import check_arithmetic
 from genx.engine.device import check_device_and_dtype, check_threads
 from genx.engine.prompt import check_truncate
 from genx.engine.settings import RequestedSettings, check_requested
@@ -30,6 +31,8 @@ def run(
     model: options.Model = None,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
+    quantize: options.Quantize = "none",
+    kernels: options.Kernels = "auto",
     threads: options.Threads = None,
     sample: options.Sample = None,
     temperature: options.Temperature = None,
@@ -106,7 +109,13 @@ def run(
     )
     check_truncate(truncate)
     check_prompt_request(asked)
-    wanted = _model_request(model, device, dtype, whole_number("threads", threads))
+    check_device_and_dtype(device, dtype)
+    check_arithmetic(device, dtype, quantize, kernels)
+    threads_asked = whole_number("threads", threads)
+    check_threads(threads_asked)
+    if model is None:
+        raise UsageError("no model is given; give -m PATH or -m NAME, or set GENX_MODEL")
+    wanted = ModelRequest(model, device, dtype, threads_asked, quantize, kernels)
     shown = OutputRequest(special, echo, not no_stream, json, stats, explain, quiet)
     if input is not None:
         from genx.cli.rows_request import read_rows_request
@@ -120,11 +129,3 @@ def run(
     from genx.cli.session import run_prompt  # reads files and imports torch; a usage error should do neither
 
     return run_prompt(context.obj, wanted, asked, requested, shown)
-
-
-def _model_request(model: str | None, device: str, dtype: str, threads: int | None) -> ModelRequest:
-    check_device_and_dtype(device, dtype)
-    check_threads(threads)
-    if model is None:
-        raise UsageError("no model is given; give -m PATH or -m NAME, or set GENX_MODEL")
-    return ModelRequest(model, device, dtype, threads)

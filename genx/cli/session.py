@@ -28,6 +28,7 @@ from genx.errors import ArgumentError, ExitCode
 
 if TYPE_CHECKING:
     from genx.core.base_model import BaseModel
+    from genx.engine.loading import LoadedModel
     from genx.engine.stream import Summary, TextDecoder
     from genx.tokenization import Tokenizer
 
@@ -53,9 +54,9 @@ def run_prompt(
         status.show(f"loading {name_of(folder)}")
         tokenizer = load_tokenizer(folder, required=asked.ids is None)
         prompt = _prepare_prompt(folder, tokenizer, asked, text, defaults)
-        model = load_model(folder, wanted, status)
-        session = _Session(terminal, status, tokenizer, model, prompt, settings, output)
-        facts = _facts(model, folder, wanted, defaults, session.mode(asked))
+        loaded = load_model(folder, wanted, status)
+        session = _Session(terminal, status, tokenizer, loaded.model, prompt, settings, output)
+        facts = _facts(loaded, folder, wanted, defaults, session.mode(asked))
         _announce(status, settings, prompt, asked)
         if output.explain:
             status.hide()
@@ -216,19 +217,23 @@ def _prepare_prompt(
 
 
 def _facts(
-    model: "BaseModel", folder: Path, wanted: ModelRequest, defaults: GenerationDefaults, mode: str
+    loaded: "LoadedModel", folder: Path, wanted: ModelRequest, defaults: GenerationDefaults, mode: str
 ) -> ModelFacts:
     import torch
 
-    parameter = next(model.parameters())
+    model = loaded.model
     return ModelFacts(
         name=name_of(folder),
         folder=str(folder),
         architecture=model.config.model_type,
-        parameters=sum(p.numel() for p in model.parameters()),
+        parameters=loaded.parameters,
         context=model.config.max_position_embeddings,
-        device=str(parameter.device),
-        dtype=str(parameter.dtype).removeprefix("torch."),
+        device=str(model.device),
+        dtype=str(model.cache_dtype).removeprefix("torch."),
+        weights=loaded.weights,
+        weight_bytes=loaded.weight_bytes,
+        operations=loaded.arithmetic.operations,
+        operations_reason=loaded.arithmetic.reason,
         threads=torch.get_num_threads(),
         mode=mode,
         suggested_sampling=defaults.sampling,
@@ -236,6 +241,7 @@ def _facts(
             "device": Origin.DEFAULT if wanted.device == "auto" else Origin.FLAG,
             "dtype": Origin.DEFAULT if wanted.dtype == "auto" else Origin.FLAG,
             "threads": Origin.DEFAULT if wanted.threads is None else Origin.FLAG,
+            "weights": Origin.DEFAULT if wanted.quantize == "none" else Origin.FLAG,
         },
     )
 

@@ -21,7 +21,7 @@ TOKEN_IDS = "token ids"
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What runs, as the summary names it; `origins` has those of device, dtype and threads."""
+    """What runs, as the summary names it; `origins` has those of device, dtype, threads and weights."""
 
     name: str
     folder: str
@@ -29,7 +29,11 @@ class ModelFacts:
     parameters: int
     context: int
     device: str
-    dtype: str
+    dtype: str  # of the arithmetic
+    weights: str  # how they lie in memory
+    weight_bytes: int
+    operations: str  # native or torch
+    operations_reason: str
     threads: int
     mode: str  # one of the three above
     suggested_sampling: Mapping[str, Any]
@@ -72,6 +76,8 @@ def explain_rows(
         ("prompt", f"{facts.mode}, {len(prompt_ids):,} tokens: {_some_ids(prompt_ids)}"),
         *_prompt_settings(asked, facts.mode),
         *((name, f"{value} ({facts.origins[name]})") for name, value in given.items()),
+        ("weights", f"{facts.weights}, {human_bytes(facts.weight_bytes)} ({facts.origins['weights']})"),
+        ("operations", f"{facts.operations}: {facts.operations_reason}"),
     ]
     for name in ("do_sample", "temperature", "top_k", "top_p", "seed"):
         value = getattr(settings, name)
@@ -95,7 +101,8 @@ def _prompt_settings(asked: PromptRequest, mode: str) -> list[Row]:
 
 def _arithmetic(facts: ModelFacts) -> str:
     why = " (auto)" if facts.origins["dtype"] is Origin.DEFAULT else ""
-    return f"{facts.dtype} arithmetic{why} on {facts.device}"
+    weights = "" if facts.weights == facts.dtype else f"{facts.weights} weights, "
+    return f"{weights}{facts.dtype} arithmetic{why} on {facts.device}"
 
 
 def _threads(facts: ModelFacts) -> str:

@@ -18,7 +18,15 @@ from torch import Tensor, nn
 
 from genx.config import ModelConfig
 from genx.config_fields import shown
-from genx.core.cache import Cache, Entry, LayerCache, PlainEntry, RowEntries, cache_start_pos
+from genx.core.cache import (
+    Cache,
+    Entry,
+    LayerCache,
+    PlainEntry,
+    RowEntries,
+    cache_start_pos,
+    cache_text_lengths,
+)
 from genx.core.conv1d import Conv1D
 from genx.core.generation import (
     GenerationEvent,
@@ -31,6 +39,7 @@ from genx.core.generation import (
 from genx.core.loop import check_cache, check_prompt, generation_loop
 from genx.core.masks import check_past, split_mask
 from genx.core.positions import Positions
+from genx.core.rope import longest_short_text
 from genx.errors import ArgumentError, CheckpointError, ConfigError
 from genx.sampling_args import normalize_eos_token_ids, resolve_pad_token_id, validate_max_new_tokens
 
@@ -142,6 +151,18 @@ class BaseModel(nn.Module, ABC):
         return (None,) * self.config.num_hidden_layers
 
     @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return self.get_parameter(self.embedding_name).device
+
+    @property
+    def cache_dtype(self) -> torch.dtype:
+        """The dtype of keys and values in the cache: that of the hidden states, whatever the weights are held in."""
+        embedding = self.get_submodule(self.embedding_name.rpartition(".")[0])
+        own: torch.dtype | None = getattr(embedding, "output_dtype", None)
+        return own or self.get_parameter(self.embedding_name).dtype
+
+    @property
     def head_is_tied(self) -> bool:
         """Whether the head is the token embedding itself."""
         return self.lm_head.weight is self.get_parameter(self.embedding_name)
@@ -188,15 +209,27 @@ class BaseModel(nn.Module, ABC):
             ValueError: past the last position, or a mask of another shape or with other values.
         """
 
-    def new_cache(self, at_most: int | None = None) -> list[LayerCache]:
+    def new_cache(self, at_most: int | None = None, announced: int | Tensor = 0) -> list[LayerCache]:
         """An empty cache.
 
         Args:
             at_most: positions that the text can come to; up to 4,096 are allocated at once, more in steps of 1,024.
                 None is the whole context, in steps.
+            announced: tokens that will be read before any is chosen, of each row [B] or of every row; see `LayerCache`.
         """
         limit = self._max_seq_len if at_most is None else min(at_most, self._max_seq_len)
-        return [LayerCache(limit, window) for window in self.layer_windows]
+        return [LayerCache(limit, window, announced) for window in self.layer_windows]
+
+    def reads_alike(self, some: int | Tensor, others: int | Tensor) -> bool:
+        """Whether what is read of a text with `some` tokens can be part of one with `others`, in all rows [B].
+
+        Not where LongRoPE turns to its long factors: the longer text is then read again.
+        """
+        longest = longest_short_text(self.config)
+        if longest is None:
+            return True
+        some, others = torch.as_tensor(some), torch.as_tensor(others)
+        return bool(((some == 0) | ((some > longest) == (others > longest))).all())
 
     def begin(
         self, x: Tensor, cache: AnyCache | None, use_cache: bool, attention_mask: Tensor | None
@@ -219,7 +252,9 @@ class BaseModel(nn.Module, ABC):
             )
         joined = [entry for entry in cache if isinstance(entry, RowEntries)]
         if joined:
-            return _begin_rows(x, joined, use_cache, attention_mask), joined
+            step = _begin_rows(x, joined, use_cache, attention_mask)
+            self._check_text_lengths(joined, step)
+            return step, joined
         entries = [
             entry
             if isinstance(entry, LayerCache)
@@ -229,7 +264,17 @@ class BaseModel(nn.Module, ABC):
         ]
         rows = entries[0].rows
         check_past(past_mask, rows, seen)
-        return Positions(batch, length, x.device, seen, rows, visible, use_cache), entries
+        step = Positions(batch, length, x.device, seen, rows, visible, use_cache, entries[0].announced)
+        self._check_text_lengths(entries, step)
+        return step, entries
+
+    def _check_text_lengths(self, entries: Sequence[Entry], step: Positions) -> None:
+        if step.seen and not self.reads_alike(cache_text_lengths(entries), step.text_lengths):
+            raise ValueError(
+                f"the cache was read as that of a text of at most {longest_short_text(self.config)} tokens, and this "
+                "pass makes it longer, where LongRoPE turns every position by another angle; read the text again, "
+                "with new_cache(announced=its length) if in chunks"
+            )
 
     def head(self, hidden: Tensor, logits_to_keep: int | None) -> Tensor:
         """Logits of the last `logits_to_keep` positions of `hidden` [B, T, C], or of all."""
@@ -345,4 +390,5 @@ def _begin_rows(x: Tensor, entries: Sequence[RowEntries], use_cache: bool, atten
         raise ValueError(
             f"joined rows were given tokens {list(x.shape)}; allowed: one a row, {[rows, 1]}, and no attention_mask"
         )
-    return Positions.of_rows(entries[0].seen, x.device, use_cache)
+    announced = torch.tensor(entries[0].text_lengths, device=x.device)
+    return Positions.of_rows(entries[0].seen, x.device, use_cache, announced)

@@ -1,4 +1,4 @@
-"""Which device runs the model, and in which arithmetic."""
+"""Which device runs the model, in which dtype, on how many threads, by name."""
 
 from collections.abc import Sequence
 
@@ -40,13 +40,3 @@ def choose_device(name: str) -> str:
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def choose_dtype(name: str, device: str) -> str | None:
-    """The dtype to load the weights in, None for the stored one.
-
-    `auto` is the stored dtype on a GPU and float32 on a CPU, where products in bfloat16 take several times as long.
-    """
-    if name != "auto":
-        return name
-    return "float32" if device == "cpu" else None

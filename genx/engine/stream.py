@@ -52,7 +52,7 @@ def stream(
         ArgumentError: (a ValueError) an argument that the model does not allow.
     """
     run = Continuation(decoder, prompt, settings, stop_token_ids, show_eos, clock)
-    device = next(model.parameters()).device
+    device = model.device
     try:
         for event in _steps(model, prompt, settings, stop_token_ids, device):
             if isinstance(event, Prefilled | ContextExceeded):

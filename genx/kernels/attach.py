@@ -17,7 +17,7 @@ from genx.kernels.linear import FloatLinear, KernelLinear, QuantizedLinear, Scra
 
 WEIGHTS = ("stored", "float32", "bfloat16", "float16", "int8", "int4")
 MODES = ("auto", "native", "torch")
-_FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+_FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,9 @@ def attach(model: BaseModel, weights: str = "stored", mode: str = "auto") -> Att
     if native is None and mode == "native":
         raise GenxError(f"there are no native operations: {library}")
     model.eval().requires_grad_(False)
+    for parameter in model.parameters():
+        if parameter.dtype == torch.float64:
+            parameter.data = parameter.data.float()
     if weights in ("float32", "bfloat16", "float16"):
         model.to(getattr(torch, weights))
     if native is None and weights not in ("int8", "int4"):
@@ -115,7 +118,7 @@ def _check(model: BaseModel, weights: str, mode: str) -> None:
         if not parameter.is_cpu or parameter.dtype not in _FLOATS:
             raise GenxError(
                 f"{name} is {parameter.dtype} on {parameter.device}; allowed with kernels: "
-                "float32, bfloat16 or float16 on the CPU"
+                "float32, bfloat16, float16 or float64 on the CPU"
             )
 
 

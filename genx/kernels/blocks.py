@@ -6,6 +6,7 @@ Shapes: see the legend in genx/core/base_model.py.
 from collections.abc import Callable, Mapping
 from inspect import isfunction
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -27,6 +28,9 @@ from genx.kernels.projection import ROWS_MAX, Projection
 
 class KernelEmbedding(KernelModule):
     """Counterpart of nn.Embedding: weights as they are stored, vectors in float32."""
+
+    output_dtype = torch.float32
+    """See `BaseModel.cache_dtype`."""
 
     def __init__(self, block: nn.Embedding) -> None:
         super().__init__()

@@ -73,12 +73,11 @@ def test_a_sweep_is_every_combination() -> None:
         new_tokens=[0, 64],
         batch=[1],
         depth=[0],
-        dtype=["float32", "bfloat16"],
+        arithmetic=[("float32", "float32"), ("float32", "int8"), ("bfloat16", "bfloat16"), ("float32", "bfloat16")],
         threads=[2],
-        quantize=["none", "int8"],
     )
     assert len(points) == 16
     assert points[0] == Point(128, 0, 1, 0, "float32", 2, "float32")
     assert points[1] == Point(128, 64, 1, 0, "float32", 2, "float32")
-    assert [point.weights for point in points[::4]] == ["float32", "int8", "bfloat16", "int8"]
+    assert [point.weights for point in points[::4]] == ["float32", "int8", "bfloat16", "bfloat16"]
     assert points[-1].context == 576

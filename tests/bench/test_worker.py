@@ -147,8 +147,8 @@ def test_a_folder_that_is_no_model_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_machine_and_the_model_are_looked_at_in_a_process_of_its_own(job: Job) -> None:
-    found = survey(job.model, "auto", 1, ("auto", "bfloat16"))
-    assert (found.device, found.dtypes) == ("cpu", ("float32", "bfloat16"))
+    found = survey(job.model, "auto", 1, ("auto", "bfloat16"), ("none",), "auto")
+    assert (found.device, found.arithmetic) == ("cpu", (("float32", "float32"), ("bfloat16", "bfloat16")))
     assert (found.context, found.vocab_size) == (64, 300)
     assert found.rates.threads == 1
     assert found.rates.read_gb_s > 0
@@ -162,6 +162,6 @@ def test_affinity_is_respected(job: Job) -> None:
     try:
         os.sched_setaffinity(0, {min(before)})
         assert usable_cores() == 1
-        assert survey(job.model, "cpu", None, ("float32",)).rates.threads == 1
+        assert survey(job.model, "cpu", None, ("float32",), ("none",), "auto").rates.threads == 1
     finally:
         os.sched_setaffinity(0, before)

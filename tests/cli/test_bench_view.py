@@ -35,7 +35,7 @@ def write_report(path: Path, *points: Point, factor: float = 1.0, **more: Any) -
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A folder, on a machine that need not be looked at."""
     folder = str(write_scripted(tmp_path / "model", [5]))
-    found = Survey("cpu", "cpu", "2.13.0", ("float32",), 100, 97, RATES)
+    found = Survey("cpu", "cpu", "2.13.0", (("float32", "float32"),), 100, 97, RATES)
     monkeypatch.setattr("genx.cli.bench_prepare.survey", lambda *_: found)
     return folder
 
@@ -223,7 +223,7 @@ def test_a_comparison_for_programs(tmp_path: Path) -> None:
         (["--dtype", "float32,x"], "--dtype is 'x'; allowed: auto, float32"),
         (["--device", "x"], "--device is 'x'; allowed: auto, cpu"),
         (["--quantize", "int3"], "--quantize is 'int3'; allowed: none, int8, int4"),
-        (["--kernels", "x"], "--kernels is 'x'; allowed: none, auto, native, torch"),
+        (["--kernels", "x"], "--kernels is 'x'; allowed: auto, native, torch"),
         (["--top-k", "3", "--top-p", "0.5"], "--top-k (3) and --top-p (0.5) are both given"),
         (["--forward-only", "--top-k", "3"], "--forward-only chooses no tokens"),
         (["--against", "x"], "--against is 'x'; allowed: transformers, llama.cpp"),

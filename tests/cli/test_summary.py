@@ -9,6 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from genx.engine.arithmetic import choose_arithmetic
+from genx.kv_size.quantities import human_bytes
 from tests.cli.conftest import Scripted
 from tests.cli.in_process import run_genx, run_genx_at_terminal
 from tests.fixtures.models import write_scripted
@@ -94,6 +96,7 @@ def test_explain_names_every_setting_and_its_origin(scripted: Scripted) -> None:
     assert len(result.text) <= 2
     lines = dict(line.split(": ", 1) for line in result.stderr.splitlines())
     threads = torch.get_num_threads()
+    arithmetic = choose_arithmetic("cpu", "auto", "none", "auto")
     width = 64
     parameters = 2 * 300 * width + width**2 + (12 * width**2 + 13 * width) + 2 * width
     assert lines == {
@@ -104,6 +107,8 @@ def test_explain_names_every_setting_and_its_origin(scripted: Scripted) -> None:
         "device": "cpu (default)",
         "dtype": "float32 (default)",
         "threads": f"{threads} (default)",
+        "weights": f"float32, {human_bytes(4 * parameters)} (default)",
+        "operations": f"{arithmetic.operations}: {arithmetic.reason}",
         "do_sample": "yes (flag)",
         "temperature": "1 (default)",
         "top_k": "4 (flag)",

@@ -3,27 +3,24 @@
 import time
 import warnings
 from collections.abc import Iterator
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from genx.bench.engines.rows import check_context, rows_of
 from genx.bench.jobs import Job, Loaded
-from genx.bench.limits import Work
 from genx.bench.machine import Clock, clock_of
 from genx.bench.sweep import Point
 from genx.bench.timing import Sample, Timeline
-from genx.bench.work import linear_bytes, work_of
-from genx.checkpoint import load_model
+from genx.bench.work import work_of
 from genx.core.base_model import BaseModel
 from genx.core.cache import Cache, cache_nbytes
 from genx.core.generation import Sampled, next_generation_input
 from genx.core.loop import read_columns, result_of
+from genx.engine.arithmetic import QUANTIZE, Arithmetic, choose_arithmetic
+from genx.engine.loading import load_to_run
 from genx.engine.memory import peak_memory_bytes
 from genx.errors import GenxWarning
-
-_KERNELS_COMPUTE_IN = torch.float32
 
 
 class GenxEngine:
@@ -42,8 +39,7 @@ class GenxEngine:
         started = self._clock()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            self._model = load_model(job.model, dtype=job.point.dtype, device=job.device)
-            self._work = self._attach_kernels()
+            self._model = load_to_run(job.model, _arithmetic(job)).model
         self._load_s = self._clock() - started
         self._warnings = tuple(str(w.message) for w in caught if issubclass(w.category, GenxWarning))
         self._passes = 0
@@ -51,7 +47,7 @@ class GenxEngine:
         check_context(job.point, self._model.config.max_position_embeddings)
 
     def loaded(self) -> Loaded:
-        return Loaded(self._load_s, torch.get_num_threads(), self._work, self._warnings)
+        return Loaded(self._load_s, torch.get_num_threads(), work_of(self._model, self._job.point), self._warnings)
 
     @torch.no_grad()
     def run(self, seed: int) -> Sample:
@@ -73,23 +69,6 @@ class GenxEngine:
             cache_bytes=cache_bytes,
             token_passes=self._passes,
             peak_memory_bytes=peak_memory_bytes(self._job.device),
-        )
-
-    def _attach_kernels(self) -> Work:
-        """Give the model the kernels that are asked for, if any; what its tokens need then."""
-        point, mode = self._job.point, self._job.workload.kernels
-        work = work_of(self._model, point)
-        is_quantized = point.weights != point.dtype
-        if mode == "none" and not is_quantized:
-            return work
-        from genx.kernels import attach
-
-        stored_bytes = linear_bytes(self._model)
-        attached = attach(self._model, point.weights if is_quantized else "stored", "auto" if mode == "none" else mode)
-        return replace(
-            work,
-            weight_bytes=round(work.weight_bytes * attached.weight_bytes / stored_bytes),
-            cache_bytes=work.cache_bytes * _KERNELS_COMPUTE_IN.itemsize // getattr(torch, point.dtype).itemsize,
         )
 
     def _steps(self, x: Tensor, cache: Cache | None, seed: int) -> Iterator[int]:
@@ -119,6 +98,14 @@ class GenxEngine:
 
     def _count(self, module: torch.nn.Module, inputs: tuple[Tensor, ...]) -> None:
         self._passes += inputs[0].size(1)
+
+
+def _arithmetic(job: Job) -> Arithmetic:
+    """What a point is computed in: `genx run` would choose the same."""
+    point = job.point
+    dtype = point.dtype if point.weights == point.dtype else "auto"
+    quantize = point.weights if point.weights in QUANTIZE else "none"
+    return choose_arithmetic(job.device, dtype, quantize, job.workload.kernels)
 
 
 def forward_steps(model: BaseModel, x: Tensor, cache: Cache | None, point: Point, *, use_cache: bool) -> Iterator[int]:

@@ -10,14 +10,14 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 import torch.nn.functional as F
 
 from genx.core.cache import LayerCache, join_rows, split_rows
 from genx.core.generation import next_generation_input
-from genx.core.loop import PREFILL_CHUNK, read_columns, result_of
+from genx.core.loop import PREFILL_CHUNK, fitting_cache, read_columns, result_of
 from genx.engine.continuation import Summary
 from genx.engine.rows.active_row import ActiveRow, Job
 from genx.engine.rows.budget import CacheCost
@@ -73,11 +73,10 @@ class Batch:
                 always as many rows, and prompts that begin alike are each read as a whole.
             clock: seconds since whenever.
         """
-        parameter = next(model.parameters())
         self._model = model
-        self._device = parameter.device
+        self._device = model.device
         self._size = size
-        self._cost = CacheCost(model.config, model.layer_windows, parameter.element_size())
+        self._cost = CacheCost(model.config, model.layer_windows, model.cache_dtype.itemsize)
         # A block is filled up with rows of one position.
         self._cache_bytes = cache_bytes - (BLOCK - 1) * self._cost.of(1) * batch_invariant
         self._batch_invariant = batch_invariant
@@ -178,10 +177,12 @@ class Batch:
         """The longest beginning that is read already, or is worth reading now since rows to come have it too."""
         ids = row.job.prompt.ids
         known = self._prefixes.find(ids)
+        if known is not None and not self._model.reads_alike(len(known.ids), len(ids)):
+            known = None
         length = shared_length(ids, (job.prompt.ids for job in self._upcoming))
         seen = 0 if known is None else len(known.ids)
         size = self._cost.of(length)
-        if length <= seen or not self._fits(size):
+        if length <= seen or not self._fits(size) or not self._model.reads_alike(length, len(ids)):
             return known
         cache = None if known is None else known.fork(length)
         inputs = torch.tensor([ids[seen:length]], device=self._device)
@@ -207,15 +208,22 @@ class Batch:
     @torch.no_grad()
     def _step(self) -> None:
         """Give each row its next token."""
-        within = [row for row in self._rows if row.text.length <= self._context]
-        beyond = [row for row in self._rows if row.text.length > self._context]
-        for group in self._groups(within):
+        going_on = [row for row in self._rows if self._goes_on(row)]
+        others = [row for row in self._rows if not self._goes_on(row)]
+        for group in self._groups(going_on):
             self._advance(group)
-        for row in beyond:
+        for row in others:
             row.cache = None
             window, _ = next_generation_input(row.text.columns, None, True, self._context)
-            logits, _ = result_of(read_columns(self._model, window, None, None, False, self._context))
+            keep = row.text.length <= self._context
+            logits, cache = result_of(read_columns(self._model, window, None, None, keep, row.at_most))
+            row.cache = cast("list[LayerCache] | None", cache)
             self._choose(row, logits)
+
+    def _goes_on(self, row: ActiveRow) -> bool:
+        """Whether the row's cache serves its next token; else its text is read again."""
+        is_within = row.text.length <= self._context
+        return is_within and fitting_cache(self._model, row.cache, row.text.columns, None) is not None
 
     def _groups(self, rows: list[ActiveRow]) -> Iterator[list[ActiveRow]]:
         """The rows that go through the model together."""
