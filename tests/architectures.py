@@ -62,6 +62,15 @@ _YARN = {
     "truncate": False,
     "original_max_position_embeddings": 10,
 }
+# Texts of the tests' usual length are short to it; those that pass CONTEXT are long.
+_LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 1e3,
+    "short_factor": [1.0, 1.25, 0.75],
+    "long_factor": [1.5, 2.5, 7.0],
+    "attention_factor": 1.1875,
+    "original_max_position_embeddings": CONTEXT,
+}
 _GPT_SIZES = {"vocab_size": VOCAB, "n_embd": 36, "n_layer": 3, "n_head": 3, "n_positions": CONTEXT}
 _NO_IDS = {"bos_token_id": None, "eos_token_id": None}
 
@@ -139,6 +148,12 @@ RECIPES: Mapping[str, Recipe] = {
         "Phi3Config",
         {**_WITHOUT_HEAD_DIM, "hidden_size": 48} | {"rope_parameters": _PARTIAL | {"partial_rotary_factor": 0.75}},
         {"rope_parameters": _PARTIAL | {"partial_rotary_factor": 0.5}},
+        rope=False,
+    ),
+    "phi3-longrope": Recipe(
+        "Phi3Config",
+        {**_WITHOUT_HEAD_DIM, "original_max_position_embeddings": CONTEXT, "rope_parameters": _LONGROPE},
+        {"rope_parameters": {**_LONGROPE, "short_factor": [1.0, 1.25, 0.875]}},
         rope=False,
     ),
     "gpt-neox": Recipe(

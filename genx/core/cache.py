@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from genx.cache_rules import allocated_positions
-from genx.core.positions import Positions, newest_position_in_slot
+from genx.core.positions import Positions, longer_of, newest_position_in_slot
 from genx.errors import GenxError
 
 PlainEntry = tuple[Tensor, Tensor] | tuple[Tensor, Tensor, int]
@@ -30,17 +30,20 @@ class LayerCache:
     has dropped keys since, it is refused: `fork` first.
     """
 
-    __slots__ = ("_at_most", "_storage", "rows", "seen", "window")
+    __slots__ = ("_at_most", "_storage", "announced", "rows", "seen", "window")
 
-    def __init__(self, at_most: int, window: int | None = None) -> None:
+    def __init__(self, at_most: int, window: int | None = None, announced: int | Tensor = 0) -> None:
         """An empty entry.
 
         Args:
             at_most: positions that the text can come to; decides how much is allocated at once.
             window: the layer attends to this many last positions only; None for all.
+            announced: tokens that will be read before any is chosen, of each row [B] or of every row: a text that is
+                read in chunks is read as what it becomes. 0 where chunks are texts of their own.
         """
         self._at_most = at_most
         self._storage: _Storage | None = None
+        self.announced = announced
         self.window = window
         self.seen = 0  # columns of input so far, hidden ones included
         self.rows: Tensor | None = None  # [B] visible tokens of each row so far; None: `seen` in every row
@@ -82,13 +85,18 @@ class LayerCache:
         Args:
             at_most: positions that the other text can come to.
         """
-        other = LayerCache(at_most, self.window)
+        other = LayerCache(at_most, self.window, self.announced)
         other.seen, other.rows = self.seen, self.rows
         if self._storage is not None:
             self._check_current(self._storage)
             capacity = allocated_positions(self.seen, max(at_most, self.seen), self.window)
             other._storage = self._storage.copy(capacity, self.seen)
         return other
+
+    @property
+    def text_lengths(self) -> int | Tensor:
+        """Tokens of each row's text [B], or of every row's, as which the keys so far were read."""
+        return longer_of(self.announced, self.seen if self.rows is None else self.rows)
 
     @property
     def nbytes(self) -> int:
@@ -154,7 +162,7 @@ class LayerCache:
         return storage.keys, storage.values, following
 
     def _advanced(self, step: Positions) -> "LayerCache":
-        following = LayerCache(self._at_most, self.window)
+        following = LayerCache(self._at_most, self.window, self.announced)
         following._storage = self._storage
         following.seen = step.end
         following.rows = step.rows_after
@@ -209,6 +217,11 @@ class RowEntries:
     def seen(self) -> list[int]:
         """Columns that each row has seen."""
         return [row.seen for row in self.rows]
+
+    @property
+    def text_lengths(self) -> list[int]:
+        """Tokens of each row's text, as which its keys so far were read."""
+        return [int(row.text_lengths) for row in self.rows]
 
     @property
     def nbytes(self) -> int:
@@ -297,6 +310,14 @@ def cache_start_pos(cache: Sequence[Entry | PlainEntry] | None) -> int:
     if isinstance(entry, RowEntries):
         return max(entry.seen)
     return int(entry[2]) if len(entry) == 3 else entry[0].size(-2)
+
+
+def cache_text_lengths(cache: Sequence[Entry | PlainEntry]) -> int | Tensor:
+    """Tokens of each row's text [B], or of every row's, as which a cache was read so far; see `LayerCache`."""
+    entry = cache[0]
+    if isinstance(entry, RowEntries):
+        return torch.tensor(entry.text_lengths)
+    return entry.text_lengths if isinstance(entry, LayerCache) else cache_start_pos(cache)
 
 
 def cache_nbytes(cache: Cache | None) -> int:

@@ -87,4 +87,4 @@ class Decoder(nn.Module):
 
     def angles(self, step: Positions, dtype: torch.dtype) -> Sequence[tuple[Tensor, Tensor]]:
         """Each layer's cosines and sines."""
-        return [self.rotary(step.positions, dtype)] * len(self.layers)
+        return [self.rotary(step.positions, dtype, step.text_lengths)] * len(self.layers)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from genx.core.cache import Cache, cache_nbytes, cache_start_pos
+from genx.core.cache import Cache, cache_nbytes, cache_start_pos, cache_text_lengths
 from genx.core.generation import (
     ContextExceeded,
     GenerationEvent,
@@ -67,6 +67,7 @@ def generation_loop(
     for step in range(max_new_tokens):
         if text.length == limit + 1:
             yield ContextExceeded(limit)
+        cache = fitting_cache(model, cache, text.columns, None if masks is None else masks.columns)
         inputs, cache = next_generation_input(text.columns, cache, use_cache, limit)
         if step == 0 and cache is not None:
             inputs = x[:, cache_start_pos(cache) :]
@@ -114,7 +115,7 @@ def read_columns(
     length = inputs.size(1)
     chunked = length > PREFILL_CHUNK
     if cache is None and (keep or chunked):
-        cache = model.new_cache(at_most if keep else length)
+        cache = model.new_cache(at_most if keep else length, length if mask is None else mask.sum(-1))
     seen = cache_start_pos(cache)
     logits = inputs.new_empty(0)
     for start in range(0, length, PREFILL_CHUNK):
@@ -129,6 +130,14 @@ def read_columns(
         )
         yield Prefilled(done, length)
     return logits[:, -1], cache if keep else None
+
+
+def fitting_cache(model: "BaseModel", cache: Cache | None, text: Tensor, mask: Tensor | None) -> Cache | None:
+    """The cache if the model can go on from it with `text` [B, n], of which `mask` [B, n] hides some; else None."""
+    if cache is None:
+        return None
+    lengths = text.size(1) if mask is None else mask.sum(-1)
+    return cache if model.reads_alike(cache_text_lengths(cache), lengths) else None
 
 
 def result_of(reading: Reading) -> tuple[Tensor, Cache | None]:

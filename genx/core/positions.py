@@ -28,6 +28,7 @@ class Positions:
         rows_before: Tensor | None = None,
         visible: Tensor | None = None,
         store: bool = True,
+        announced: int | Tensor = 0,
     ) -> None:
         """
         Args:
@@ -38,6 +39,8 @@ class Positions:
             rows_before: [B] visible tokens of each row before these; None: `seen` in every row.
             visible: bool [B, T], False where a new token is hidden; None if none is.
             store: whether the pass leaves its keys and values in the cache.
+            announced: tokens that the text has of which these are a part, of each row [B] or of every row; at least
+                those so far.
         """
         self.batch = batch
         self.length = length
@@ -45,6 +48,7 @@ class Positions:
         self.seen = seen
         self.end = seen + length
         self.store = store
+        self._announced = announced
         self.ragged = rows_before is not None or visible is not None
         self.visible = visible
         self.rows_before: Tensor | None = None
@@ -67,11 +71,19 @@ class Positions:
         self.positions = (counted - 1).clamp_min(0)
 
     @classmethod
-    def of_rows(cls, seen: Sequence[int], device: torch.device, store: bool = True) -> "Positions":
+    def of_rows(
+        cls, seen: Sequence[int], device: torch.device, store: bool = True, announced: int | Tensor = 0
+    ) -> "Positions":
         """One new token for each of several rows that were read apart; `row_steps` has each row's own positions."""
-        step = cls(len(seen), 1, device, max(seen), torch.tensor(seen, device=device), store=store)
+        rows_before = torch.tensor(seen, device=device)
+        step = cls(len(seen), 1, device, max(seen), rows_before, store=store, announced=announced)
         step.row_steps = [cls(1, 1, device, count, store=store) for count in seen]
         return step
+
+    @property
+    def text_lengths(self) -> int | Tensor:
+        """Tokens of each row's text [B], or of every row's, as far as it is known: these, or what was announced."""
+        return longer_of(self._announced, self.end if self.rows_after is None else self.rows_after)
 
     def new_mask(self, window: int | None) -> Tensor | None:
         """What the T queries may see of the T new keys alone: bool [B or 1, 1, T, T], or None for plain causal."""
@@ -142,6 +154,15 @@ class Positions:
             # A hidden query sees itself: a softmax over nothing would be NaN.
             allowed = allowed | torch.eye(self.length, dtype=torch.bool, device=self.device)
         return allowed
+
+
+def longer_of(some: int | Tensor, others: int | Tensor) -> int | Tensor:
+    """The larger of two lengths, of each row [B] where one of them is."""
+    if isinstance(some, Tensor) and isinstance(others, Tensor):
+        return torch.maximum(some, others)
+    if isinstance(some, Tensor):
+        return some.clamp_min(others)
+    return others.clamp_min(some) if isinstance(others, Tensor) else max(some, others)
 
 
 def newest_position_in_slot(slots: int, capacity: int, rows: Tensor | None, seen: int, device: torch.device) -> Tensor:

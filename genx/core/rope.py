@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from genx.config import ModelConfig
+from genx.config_fields import shown
 from genx.errors import ConfigError, GenxWarning
 
 
@@ -24,13 +25,29 @@ class RotaryEmbedding(nn.Module):
         super().__init__()
         frequencies, self.amplitude = _frequencies(config)
         self._frequencies = {torch.device("cpu"): frequencies}
+        self._longest_short = longest_short_text(config)
 
-    def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Cosines and sines, each [B or 1, 1, T, R] in `dtype`, for positions [B or 1, T]; R channels rotate."""
+    def forward(
+        self, positions: Tensor, dtype: torch.dtype, text_lengths: int | Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Cosines and sines, each [B or 1, 1, T, R] in `dtype`; R channels rotate.
+
+        Args:
+            positions: [B or 1, T].
+            dtype: of the result.
+            text_lengths: tokens of each row's text [B], or of every row's; only LongRoPE goes by them.
+        """
         device = positions.device
         if device not in self._frequencies:
             self._frequencies[device] = self._frequencies[torch.device("cpu")].to(device)
-        angles = positions.unsqueeze(-1).float() * self._frequencies[device]  # [B or 1, T, R/2]
+        frequencies = self._frequencies[device]  # [R/2], or [2, R/2] for short and long texts
+        if self._longest_short is not None:
+            assert text_lengths is not None
+            is_long = torch.as_tensor(text_lengths, device=device) > self._longest_short  # [B] or no dimension
+            frequencies = frequencies[is_long.long()]  # [B, R/2] or [R/2]
+        if frequencies.dim() == 2:
+            frequencies = frequencies.unsqueeze(1)  # [B, 1, R/2]
+        angles = positions.unsqueeze(-1).float() * frequencies  # [B or 1, T, R/2]
         angles = torch.cat((angles, angles), dim=-1).unsqueeze(1)  # [B or 1, 1, T, R]
         return (angles.cos() * self.amplitude).to(dtype), (angles.sin() * self.amplitude).to(dtype)
 
@@ -44,8 +61,22 @@ def apply_rotary(heads: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     return heads * cosine + torch.cat((-second, first), dim=-1) * sine
 
 
+def longest_short_text(config: ModelConfig) -> int | None:
+    """Tokens of the longest text that is read with LongRoPE's short factors; None where lengths do not matter.
+
+    Longer texts have other angles at every position, so that what was read of a text while it was short does not
+    serve any more (Ding et al. 2024, arXiv:2402.13753; transformers' Phi-3 reads the text again too).
+    """
+    if config.rope.kind != "longrope":
+        return None
+    return int(_original_length(config))
+
+
 def _frequencies(config: ModelConfig) -> tuple[Tensor, float]:
-    """Angle per position of each channel pair, float32 [R/2], and the factor on cosines and sines."""
+    """Angle per position of each channel pair, float32 [R/2], and the factor on cosines and sines.
+
+    LongRoPE has two such rows, [2, R/2].
+    """
     rope = config.rope
     channels = _rotary_channels(config)
     if channels % 2 or not channels:
@@ -56,9 +87,12 @@ def _frequencies(config: ModelConfig) -> tuple[Tensor, float]:
     unknown = sorted(set(rope.scaling) - known - _HARMLESS)
     if unknown:
         warnings.warn(f"rope_scaling of type {rope.kind} does not know {', '.join(unknown)}", GenxWarning, stacklevel=2)
-    # Named device: the model may be under construction on the meta device, and these numbers are not in any file.
-    exponents = torch.arange(0, channels, 2, dtype=torch.float32, device="cpu") / channels
-    return scaling(1.0 / rope.theta**exponents, config)
+    return scaling(1.0 / rope.theta ** _exponents(channels), config)
+
+
+def _exponents(channels: int) -> Tensor:
+    """[R/2]. On a named device: the model may be under construction on the meta device, and no file has these."""
+    return torch.arange(0, channels, 2, dtype=torch.float32, device="cpu") / channels
 
 
 def _rotary_channels(config: ModelConfig) -> int:
@@ -69,6 +103,38 @@ def _unscaled(frequencies: Tensor, config: ModelConfig) -> tuple[Tensor, float]:
     """No scaling; also the dynamic kind, which changes nothing within max_position_embeddings."""
     del config
     return frequencies, 1.0
+
+
+def _longrope(frequencies: Tensor, config: ModelConfig) -> tuple[Tensor, float]:
+    """LongRoPE (Ding et al. 2024, arXiv:2402.13753): a factor of its own for each channel pair, other ones for texts
+    that are longer than the model was first trained on."""
+    scaling, pairs = config.rope.scaling, len(frequencies)
+    original = _original_length(config)
+    # Not `frequencies` over the factors: rounded once less, as in other software.
+    periods = config.rope.theta ** _exponents(2 * pairs)
+    both = [_pair_factors(scaling, name, pairs) for name in ("short_factor", "long_factor")]
+    factor = _field(scaling, "factor", config.max_position_embeddings / original)
+    usual = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+    return 1.0 / (torch.stack(both) * periods), _field(scaling, "attention_factor", usual)
+
+
+def _original_length(config: ModelConfig) -> float:
+    original = _field(config.rope.scaling, "original_max_position_embeddings", config.max_position_embeddings)
+    if original < 2 or original != int(original):
+        raise ConfigError(
+            f"original_max_position_embeddings in rope_scaling is {original}; allowed: a whole number from 2"
+        )
+    return original
+
+
+def _pair_factors(scaling: Mapping[str, Any], name: str, pairs: int) -> Tensor:
+    """[R/2], float32."""
+    factors = scaling.get(name)
+    if not isinstance(factors, list) or len(factors) != pairs:
+        given = f"{len(factors)} values" if isinstance(factors, list) else shown(factors)
+        raise ConfigError(f"{name} in rope_scaling is {given}; allowed: a list of {pairs}, one for each channel pair")
+    numbers = [_field({f"{name}[{place}]": factor}, f"{name}[{place}]") for place, factor in enumerate(factors)]
+    return torch.tensor(numbers, dtype=torch.float32, device="cpu")
 
 
 def _linear(frequencies: Tensor, config: ModelConfig) -> tuple[Tensor, float]:
@@ -140,6 +206,7 @@ _SCALINGS: Mapping[str, tuple[_Scaling, set[str]]] = {
     "default": (_unscaled, set()),
     "dynamic": (_unscaled, {"factor", "original_max_position_embeddings"}),
     "linear": (_linear, {"factor"}),
+    "longrope": (_longrope, {"short_factor", "long_factor", "factor"}),
     "llama3": (_llama3, {"factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor"}),
     "yarn": (_yarn, _YARN_FIELDS),
 }

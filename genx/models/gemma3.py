@@ -32,7 +32,8 @@ class Gemma3Decoder(Decoder):
         self.windows = tuple(windows)
 
     def angles(self, step: Positions, dtype: torch.dtype) -> Sequence[tuple[Tensor, Tensor]]:
-        everywhere, nearby = self.rotary(step.positions, dtype), self.local_rotary(step.positions, dtype)
+        everywhere = self.rotary(step.positions, dtype, step.text_lengths)
+        nearby = self.local_rotary(step.positions, dtype, step.text_lengths)
         return [everywhere if window is None else nearby for window in self.windows]
 
 

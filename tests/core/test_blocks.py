@@ -112,8 +112,8 @@ class TestRope:
         """huggingface/transformers#32166 and #32167."""
         with pytest.warns(GenxWarning, match="does not know fudge"):
             Llama({**SIZES, "rope_scaling": {"type": "linear", "factor": 2.0, "fudge": 1}})
-        with pytest.raises(ConfigError, match="'longrope'; allowed: default, dynamic, linear, llama3, yarn"):
-            Llama({**SIZES, "rope_scaling": {"rope_type": "longrope"}})
+        with pytest.raises(ConfigError, match="'su'; allowed: default, dynamic, linear, llama3, longrope, yarn"):
+            Llama({**SIZES, "rope_scaling": {"rope_type": "su"}})
         with pytest.raises(ConfigError, match="no factor"):
             Llama({**SIZES, "rope_scaling": {"rope_type": "linear"}})
 

@@ -88,6 +88,13 @@ ROPE = {
         "original_max_position_embeddings": 16,
     },
     "yarn": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 10},
+    "longrope": {
+        "rope_type": "longrope",
+        "short_factor": [1.0] * 5,
+        "long_factor": [1.0, 1.5, 2.0, 5.0, 9.0],
+        "factor": 4.0,
+        "original_max_position_embeddings": 10,
+    },
     "yarn-mscale": {
         "rope_type": "yarn",
         "factor": 4.0,

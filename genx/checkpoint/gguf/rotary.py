@@ -32,11 +32,10 @@ def rotary_fields(model: GgufModel, facts: Facts, head_dim: int, *, theta: float
     base = facts.number("rope.freq_base")
     fields: dict[str, Any] = {"rope_theta": theta if base is None else base}
     scaling = _scaling(facts)
-    factors = model.tensors.get("rope_freqs.weight")
-    if factors is not None:
-        scaling = _named_factors(_read_factors(factors), fields["rope_theta"], head_dim, model) or scaling
-    if any(name.endswith(("rope_factors_long.weight", "rope_factors_short.weight")) for name in model.tensors):
-        scaling = {"rope_type": "longrope"}
+    if (name := "rope_freqs.weight") in model.tensors:
+        factors = _read_factors(name, model.tensors[name])
+        scaling = _named_factors(factors, fields["rope_theta"], head_dim, model) or scaling
+    scaling = _longrope(model, facts) or scaling
     if scaling is not None:
         fields["rope_scaling"] = scaling
     return fields
@@ -57,10 +56,26 @@ def _scaling(facts: Facts) -> dict[str, Any] | None:
     return None if kind in (None, "none", "linear", "yarn") else {"rope_type": kind}
 
 
-def _read_factors(tensor: PackedTensor) -> Sequence[float]:
+def _longrope(model: GgufModel, facts: Facts) -> dict[str, Any] | None:
+    """Phi-3's factors for short and for long texts; llama.cpp chooses by the size of its cache, genx by the text."""
+    scaling: dict[str, Any] = {}
+    for kind in ("short", "long"):
+        name = f"rope_factors_{kind}.weight"
+        if name in model.tensors:
+            scaling[f"{kind}_factor"] = [shortest(factor) for factor in _read_factors(name, model.tensors[name])]
+    if not scaling:
+        return None
+    told = {
+        "attention_factor": facts.number("rope.scaling.attn_factor"),
+        "original_max_position_embeddings": facts.integer("rope.scaling.original_context_length"),
+    }
+    return {"rope_type": "longrope", **scaling, **{name: value for name, value in told.items() if value is not None}}
+
+
+def _read_factors(name: str, tensor: PackedTensor) -> Sequence[float]:
     if tensor.element.name != "F32" or len(tensor.shape) != 1 or tensor.shape[0] > _MOST_FACTORS:
         raise CheckpointError(
-            f"{printable(tensor.path)}: rope_freqs.weight is {tensor.element.name} {list(tensor.shape)}; "
+            f"{printable(tensor.path)}: {name} is {tensor.element.name} {list(tensor.shape)}; "
             f"allowed: F32, up to {_MOST_FACTORS:,} values"
         )
     try:

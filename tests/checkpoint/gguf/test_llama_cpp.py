@@ -23,7 +23,7 @@ pytestmark = pytest.mark.xdist_group("llama_cpp")
 _AS_LLAMA_CPP: dict[str, dict[str, Any]] = {"phi3": {"sliding_window": None}, "cohere": {"use_qk_norm": False}}
 
 
-@pytest.mark.parametrize("name", [name for name in RECIPES if name != "gpt"])
+@pytest.mark.parametrize("name", [name for name in RECIPES if name not in ("gpt", "phi3-longrope")])
 def test_every_architecture_s_tiny_model(name: str, tmp_path: Path) -> None:
     """Against the tolerance: llama.cpp takes GELU from a table of half floats, and the tanh form for GPT-NeoX."""
     changes = TAKEN_FOR_GRANTED.get(name, {}) | _AS_LLAMA_CPP.get(name, {})
@@ -32,6 +32,19 @@ def test_every_architecture_s_tiny_model(name: str, tmp_path: Path) -> None:
     model, witness = load_model(file), LlamaCpp(file, context=40)
     random = torch.Generator().manual_seed(1)
     prompts = [torch.randint(0, 256, (length,), generator=random).tolist() for length in (5, 9, 14, 20, 26)]
+    assert sum(assert_probabilities(model, witness, ids, tolerance=0.02) for ids in prompts) >= 20
+
+
+@pytest.mark.parametrize("context", [256, 512])
+def test_longrope_on_both_sides(context: int, tmp_path: Path) -> None:
+    """llama.cpp goes by the size of its cache, so that it agrees where the text is as long as that lets it be."""
+    sizes = {"original_max_position_embeddings": 300, "max_position_embeddings": 600}
+    tiny = make_tiny("phi3-longrope", tmp_path, vocab_size=300, **sizes)
+    file = convert_to_gguf(tiny.folder, tmp_path / "tiny.gguf", metadata=byte_level_tokenizer(size=300))
+    model, witness = load_model(file), LlamaCpp(file, context=context)
+    random = torch.Generator().manual_seed(1)
+    lengths = (9, 20, 200, 250) if context <= 300 else (301, 350, 480, 500)
+    prompts = [torch.randint(0, 256, (length,), generator=random).tolist() for length in lengths]
     assert sum(assert_probabilities(model, witness, ids, tolerance=0.02) for ids in prompts) >= 20
 
 

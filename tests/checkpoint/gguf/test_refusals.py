@@ -70,7 +70,12 @@ def test_metadata_that_no_such_model_has(metadata: dict[str, Any], said: str, wr
         ({"token_embd__weight": np.zeros(36)}, "has no token_embd.weight with two dimensions"),
         ({"rope_freqs__weight": np.full(5, 3.0)}, "rope_freqs.weight holds frequencies that are not those of Llama"),
         ({"rope_freqs__weight": np.full((5, 2), 3.0)}, "rope_freqs.weight is F32 [5, 2]; allowed: F32, up to"),
-        ({"rope_factors_long__weight": np.full(5, 3.0)}, "rope_type is 'longrope'; allowed"),
+        ({"rope_factors_long__weight": np.full(5, 3.0)}, "short_factor in rope_scaling is None; allowed: a list of 5"),
+        (
+            {f"rope_factors_{part}__weight": np.full(4, 3.0) for part in ("long", "short")},
+            "short_factor in rope_scaling is 4 values; allowed: a list of 5, one for each channel pair",
+        ),
+        ({"rope_factors_long__weight": np.full((5, 2), 3.0)}, "rope_factors_long.weight is F32 [5, 2]; allowed: F32"),
     ],
 )  # fmt: skip
 def test_tensors_that_no_such_model_has(further: dict[str, Any], said: str, write: Write) -> None:
