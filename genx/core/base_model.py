@@ -151,6 +151,18 @@ class BaseModel(nn.Module, ABC):
         return (None,) * self.config.num_hidden_layers
 
     @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return self.get_parameter(self.embedding_name).device
+
+    @property
+    def cache_dtype(self) -> torch.dtype:
+        """The dtype of keys and values in the cache: that of the hidden states, whatever the weights are held in."""
+        embedding = self.get_submodule(self.embedding_name.rpartition(".")[0])
+        own: torch.dtype | None = getattr(embedding, "output_dtype", None)
+        return own or self.get_parameter(self.embedding_name).dtype
+
+    @property
     def head_is_tied(self) -> bool:
         """Whether the head is the token embedding itself."""
         return self.lm_head.weight is self.get_parameter(self.embedding_name)

@@ -10,6 +10,7 @@ from genx.config import ModelConfig
 from genx.core.attention import attend
 from genx.core.base_model import AnyCache, BaseModel
 from genx.core.cache import Cache, Entry
+from genx.core.division import Division, Inputs, Outputs, Units
 from genx.core.feed_forward import MLP
 from genx.core.positions import Positions
 from genx.core.rope import RotaryEmbedding, apply_rotary
@@ -29,6 +30,13 @@ class NeoXAttention(nn.Module):
         size = config.num_attention_heads * config.head_dim
         self.query_key_value = nn.Linear(config.hidden_size, 3 * size, bias=bias)
         self.dense = nn.Linear(size, config.hidden_size, bias=bias)
+
+    @property
+    def division(self) -> Division:
+        """Head by head."""
+        heads = self.dense.in_features // self.head_dim
+        fused, mixed = (Units("num_attention_heads", heads, size) for size in (3 * self.head_dim, self.head_dim))
+        return {"query_key_value": Outputs((fused,)), "dense": Inputs(mixed)}
 
     def forward(
         self, hidden: Tensor, step: Positions, rotary: tuple[Tensor, Tensor], entry: Entry | None

@@ -12,6 +12,7 @@ from genx.core.attention import PLAIN_SCORING, attend
 from genx.core.base_model import AnyCache, BaseModel
 from genx.core.cache import Cache, Entry
 from genx.core.decoder import DECODER_NAMES, Decoder
+from genx.core.division import Division, Inputs, Outputs, Units
 from genx.core.feed_forward import activation
 from genx.core.norm import RMSNorm
 from genx.core.positions import Positions
@@ -30,12 +31,22 @@ class Phi3Attention(nn.Module):
         self.qkv_proj = nn.Linear(config.hidden_size, sum(self.heads) * config.head_dim, bias=False)
         self.o_proj = nn.Linear(config.num_attention_heads * config.head_dim, config.hidden_size, bias=False)
 
+    @property
+    def division(self) -> Division:
+        """Head by head. Key/value heads are not repeated: how many there are is told by their share of all heads."""
+        queries, keys = (
+            Units(name, count, self.head_dim)
+            for name, count in zip(("num_attention_heads", "num_key_value_heads"), self.heads, strict=False)
+        )
+        return {"qkv_proj": Outputs((queries, keys, keys)), "o_proj": Inputs(queries)}
+
     def forward(
         self, hidden: Tensor, step: Positions, rotary: tuple[Tensor, Tensor], entry: Entry | None
     ) -> tuple[Tensor, Entry | None]:
         """Attention of `hidden` [B, T, C] over itself and the cache: [B, T, C], and the next cache entry."""
         projected = self.qkv_proj(hidden).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [B, H + 2G, T, D]
-        query, key, value = projected.split(self.heads, dim=1)  # [B, H, T, D], [B, G, T, D] twice
+        heads = [count * projected.size(1) // sum(self.heads) for count in self.heads]  # of this process
+        query, key, value = projected.split(heads, dim=1)  # [B, H, T, D], [B, G, T, D] twice
         query, key = apply_rotary(query, *rotary), apply_rotary(key, *rotary)
         dropout = self.dropout if self.training else 0.0
         mixed, entry = attend(query, key, value, step, entry, self.window, dropout, PLAIN_SCORING)  # [B, T, H * D]
@@ -50,6 +61,12 @@ class Phi3MLP(nn.Module):
         self.gate_up_proj = nn.Linear(config.hidden_size, 2 * config.intermediate_size, bias=False)
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
         self.activation = activation(config.hidden_act)
+
+    @property
+    def division(self) -> Division:
+        """Between inner channels."""
+        units = Units("intermediate_size", self.down_proj.in_features)
+        return {"gate_up_proj": Outputs((units, units)), "down_proj": Inputs(units)}
 
     def forward(self, hidden: Tensor) -> Tensor:
         """`hidden` [B, T, C] to [B, T, C]."""

@@ -73,11 +73,10 @@ class Batch:
                 always as many rows, and prompts that begin alike are each read as a whole.
             clock: seconds since whenever.
         """
-        parameter = next(model.parameters())
         self._model = model
-        self._device = parameter.device
+        self._device = model.device
         self._size = size
-        self._cost = CacheCost(model.config, model.layer_windows, parameter.element_size())
+        self._cost = CacheCost(model.config, model.layer_windows, model.cache_dtype.itemsize)
         # A block is filled up with rows of one position.
         self._cache_bytes = cache_bytes - (BLOCK - 1) * self._cost.of(1) * batch_invariant
         self._batch_invariant = batch_invariant
