@@ -107,6 +107,19 @@ def test_the_model_alone_reads_what_the_loop_reads(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("forward_only", [False, True])
+def test_what_longrope_reads_again_is_counted(tmp_path: Path, forward_only: bool) -> None:
+    """Once when the prompt makes the text a long one, or a new token does."""
+    tiny = make_tiny("phi3-longrope", tmp_path, max_position_embeddings=64)
+    for depth, prompt, passes in ((36, 5, [36, 41, 1, 1]), (34, 5, [34, 5, 1, 41])):
+        found, clock = run(
+            tiny.folder, point(prompt=prompt, new=3 + (depth < 36), depth=depth), forward_only=forward_only
+        )
+        read = [length for _, length in clock.passes]
+        assert read[:4] == passes
+        assert found.token_passes == sum(read) - depth
+
+
+@pytest.mark.parametrize("forward_only", [False, True])
 @pytest.mark.parametrize("cache", [True, False])
 @pytest.mark.parametrize(("prompt", "new"), [(10, 10), (64, 5), (50, 30)])
 def test_token_passes_are_those_of_the_specification(

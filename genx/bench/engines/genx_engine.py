@@ -16,7 +16,7 @@ from genx.bench.work import work_of
 from genx.core.base_model import BaseModel
 from genx.core.cache import Cache, cache_nbytes
 from genx.core.generation import Sampled, next_generation_input
-from genx.core.loop import read_columns, result_of
+from genx.core.loop import fitting_cache, read_columns, result_of
 from genx.engine.arithmetic import QUANTIZE, Arithmetic, choose_arithmetic
 from genx.engine.loading import load_to_run
 from genx.engine.memory import peak_memory_bytes
@@ -114,7 +114,7 @@ def forward_steps(model: BaseModel, x: Tensor, cache: Cache | None, point: Point
     limit = model.config.max_position_embeddings
     for step in range(max(point.new_tokens, 1)):
         text = x[:, : first + step]
-        inputs, cache = next_generation_input(text, cache, use_cache, limit)
+        inputs, cache = next_generation_input(text, fitting_cache(model, cache, text, None), use_cache, limit)
         if step == 0 and cache is not None:
             inputs = text[:, point.depth :]
         keep = use_cache and text.size(1) <= limit
