@@ -1,0 +1,1 @@
+"""What scripts/ needs of other engines: the same weights in their files, and their answers."""
