@@ -1,5 +1,6 @@
 """One run over files of prompts, from the checkpoint's folder to the closing line on stderr."""
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -67,8 +68,9 @@ class _Session:
         self._output = output
         self._rows = rows
         self._target = None if rows.output is None else Target(rows.output)
+        self._may_exist = rows.resume or rows.overwrite
         if self._target is not None and not rows.count:
-            self._target.check(may_exist=rows.resume or rows.overwrite)
+            self._target.check(may_exist=self._may_exist)
         self._folder = find_model(wanted.model, terminal)
         self._defaults = read_generation_defaults(self._folder)
         self._plan = self._make_plan(requested)
@@ -87,7 +89,11 @@ class _Session:
         )
 
     def _answer(self) -> int:
-        with Status(self._terminal, shown=not self._output.quiet) as status, forwarded_warnings(status.warn):
+        with (
+            self._claimed_target(),
+            Status(self._terminal, shown=not self._output.quiet) as status,
+            forwarded_warnings(status.warn),
+        ):
             status.show("reading the input")
             answers = self._answers()
             left, resumption = self._resumption(answers)
@@ -106,6 +112,9 @@ class _Session:
             self._terminal.say(f"genx: stopped before the last row{hint}")
             return ExitCode.INTERRUPTED
         return _exit_code(run.tally)
+
+    def _claimed_target(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._target is None else self._target.claimed(may_exist=self._may_exist)
 
     def _make_plan(self, requested: RequestedSettings) -> Plan:
         rows = self._rows

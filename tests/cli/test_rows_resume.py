@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from genx.engine.rows.lock import locked
+from genx.engine.rows.target import Target
+from genx.errors import UsageError
 from tests.cli.rows import answers, run_rows, write_babbler, write_jsonl
 
 FLAGS = ("-n", "12", "--top-k", "30", "-b", "4")
@@ -58,6 +61,33 @@ def test_an_existing_file_is_refused_and_left_alone(babbler: Path, prompts: Path
     assert (result.status, out.read_bytes()) == (2, b"precious")  # not the beginning of a torn row
     result = run_rows(babbler, "-i", prompts, "-o", out, "--resume", "--format", "csv")
     assert (result.status, out.read_bytes()) == (2, b"precious")
+
+
+@pytest.mark.parametrize("flag", ["--resume", "--overwrite", "--resume --unordered"])
+def test_a_file_that_another_run_writes_is_refused(
+    babbler: Path, prompts: Path, whole: bytes, tmp_path: Path, flag: str
+) -> None:
+    out = tmp_path / "a.jsonl"
+    out.write_bytes(whole[:100])
+    arguments = ["-i", prompts, "-o", out, *FLAGS, *flag.split()]
+    with locked(tmp_path / "a.jsonl.lock"):
+        result = run_rows(babbler, *arguments)
+    assert (result.status, out.read_bytes()) == (2, whole[:100])
+    assert result.stderr == (
+        f"genx: error: --output {out} is being written by another run; wait for it, or give another file\n"
+    )
+    assert run_rows(babbler, *arguments).status == 3  # it has ended
+    assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
+
+
+def test_a_file_that_another_run_has_just_written_is_no_new_one(babbler: Path, prompts: Path, tmp_path: Path) -> None:
+    """Both runs found no file at their start."""
+    out = tmp_path / "a.jsonl"
+    target = Target(out)
+    target.check(may_exist=False)
+    run_rows(babbler, "-i", prompts, "-o", out, *FLAGS)
+    with pytest.raises(UsageError, match="exists"), target.claimed(may_exist=False):
+        pass
 
 
 def test_overwrite_starts_afresh(babbler: Path, prompts: Path, whole: bytes, tmp_path: Path) -> None:
@@ -246,6 +276,21 @@ def start() -> Iterator[Start]:
 
         yield run
         stdin.close()
+
+
+def test_of_two_runs_at_once_one_writes(
+    start: Start, babbler: Path, prompts: Path, whole: bytes, tmp_path: Path
+) -> None:
+    """And one that is killed leaves no lock, though the file of it."""
+    out = tmp_path / "a.jsonl"
+    arguments = [babbler, "-i", prompts, "-o", out, *FLAGS, "--resume"]
+    with locked(tmp_path / "a.jsonl.lock"):
+        assert start(None, *arguments) == 2
+        assert start(None, *arguments, "--count") != 2  # which writes nothing
+        assert not out.exists()
+    (tmp_path / "a.jsonl.lock").touch()
+    assert start(None, *arguments) == 3
+    _check(out, whole, [])
 
 
 @pytest.mark.parametrize("kills", [5, pytest.param(50, marks=pytest.mark.slow)])

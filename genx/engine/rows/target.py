@@ -3,11 +3,13 @@
 No torch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from genx.engine.rows.formats import AnswerFormat, StoredRow
+from genx.engine.rows.lock import LockedError, locked
 from genx.engine.rows.resume import Resumption
 from genx.engine.rows.writers import AnswerFile, Ordered, Parking, Rewriting, Unordered, Writer
 from genx.errors import ArgumentError, UsageError
@@ -27,6 +29,7 @@ class Target:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._partial = path.with_name(path.name + ".partial")
+        self._lock = path.with_name(path.name + ".lock")
 
     def check(self, *, may_exist: bool) -> None:
         """Refuse a file that is there already, and one that cannot be written.
@@ -43,6 +46,26 @@ class Target:
             raise ArgumentError(
                 "{output} {path} exists; {resume} goes on with it, {overwrite} starts afresh", path=str(self._path)
             )
+
+    @contextmanager
+    def claimed(self, *, may_exist: bool) -> Iterator[None]:
+        """Keep other runs from writing the file; `check` it once more, since one may just have ended.
+
+        Raises:
+            UsageError: another run writes it, or as `check`.
+        """
+        with ExitStack() as stack:
+            if self._is_regular() or not self._path.exists():
+                try:
+                    with suppress(OSError):  # a folder that takes no new file has no lock, and no FILE.partial either
+                        stack.enter_context(locked(self._lock))
+                except LockedError as error:
+                    raise ArgumentError(
+                        "{output} {path} is being written by another run; wait for it, or give another file",
+                        path=str(self._path),
+                    ) from error
+            self.check(may_exist=may_exist)
+            yield
 
     def leftovers(self, answers: AnswerFormat) -> Leftovers:
         """What an earlier run has left; a row that was torn by a sudden end is not counted.
