@@ -27,7 +27,7 @@ ALLOWED = {
     "checkpoint": {*RULES, "gguf", "core", "models", "parallel"},
     "tokenization": {"errors", "messages", "config", "gguf"},
     "kv_size": {*RULES, "gguf"},
-    "engine": {*RULES, "core", "models", "kernels", "checkpoint", "tokenization"},
+    "engine": {*RULES, "core", "models", "kernels", "parallel", "checkpoint", "tokenization"},
     "bench": {*RULES, "core", "models", "kernels", "checkpoint", "tokenization", "engine"},
 }
 # BaseModel.load and save are doors of the model, and what is behind them is checkpoint's.

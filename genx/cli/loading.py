@@ -1,5 +1,7 @@
 """What commands find and load: a model, its configuration, tokenizer and weights. Heavy imports are late."""
 
+import os
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -8,10 +10,12 @@ from genx.checkpoint.hub import download_model, parse_hub_id
 from genx.cli.requests import ModelRequest
 from genx.cli.status import Status
 from genx.cli.terminal import Terminal
+from genx.errors import GenxError
 
 if TYPE_CHECKING:
     from genx.config import ModelConfig
     from genx.engine.loading import LoadedModel
+    from genx.engine.team import Team
     from genx.tokenization import Tokenizer
 
 
@@ -67,8 +71,27 @@ def read_config(folder: Path) -> "ModelConfig":
     return model_class(str(source.get("model_type", "absent"))).read_config(source)
 
 
-def load_model(folder: Path, wanted: ModelRequest, status: Status) -> "LoadedModel":
+def team_of(wanted: ModelRequest, terminal: Terminal) -> "AbstractContextManager[Team | None]":
+    """The processes that are to compute the model together, for a `with` block; None where one does."""
+    if wanted.tensor_parallel == 1:
+        return nullcontext()
+    from genx.engine.team import Team
+
+    def end(error: GenxError) -> None:
+        terminal.say(f"genx: error: {error}")
+        os._exit(error.exit_code)  # the main thread waits for what will not come
+
+    return Team(wanted.tensor_parallel, end)
+
+
+def load_model(folder: Path, wanted: ModelRequest, status: Status, team: "Team | None" = None) -> "LoadedModel":
     """Load the model, and show on `status` how far it is.
+
+    Args:
+        folder: the model's folder, or its file.
+        wanted: how it is to run.
+        status: where to show.
+        team: see `team_of`.
 
     Raises:
         ArgumentError: it cannot be computed here as it is asked for.
@@ -78,10 +101,11 @@ def load_model(folder: Path, wanted: ModelRequest, status: Status) -> "LoadedMod
 
     from genx.engine.loading import load_to_run
 
+    def progress(done: int, total: int) -> None:
+        status.show(f"loading {name_of(folder)}", done, total)
+
+    if team is not None:
+        return team.load(folder, wanted.arithmetic(), wanted.threads, progress)
     if wanted.threads is not None:
         torch.set_num_threads(wanted.threads)
-    return load_to_run(
-        folder,
-        wanted.arithmetic(),
-        progress=lambda done, total: status.show(f"loading {name_of(folder)}", done, total),
-    )
+    return load_to_run(folder, wanted.arithmetic(), progress=progress)

@@ -130,6 +130,16 @@ Threads = Annotated[
     str | None,
     typer.Option("--threads", metavar="N", rich_help_panel=_MODEL, help="CPU threads (default: torch's choice)."),
 ]
+TensorParallel = Annotated[
+    str | None,
+    typer.Option(
+        "--tensor-parallel",
+        "--tp",
+        metavar="N",
+        rich_help_panel=_MODEL,
+        help="Divide the model among N CUDA devices, or N processes on a CPU (default: 1).",
+    ),
+]
 Sample = Annotated[
     bool | None,
     typer.Option(

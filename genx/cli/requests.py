@@ -1,6 +1,6 @@
 """What a command line asks of one run, as read from its flags."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from genx.engine.arithmetic import Arithmetic, choose_arithmetic
 from genx.errors import ArgumentError
@@ -16,6 +16,7 @@ class ModelRequest:
     threads: int | None = None
     quantize: str = "none"
     kernels: str = "auto"
+    tensor_parallel: int = 1
 
     def arithmetic(self) -> Arithmetic:
         """What it is computed in on this machine.
@@ -23,7 +24,10 @@ class ModelRequest:
         Raises:
             ArgumentError: what is asked for cannot be had here.
         """
-        return choose_arithmetic(self.device, self.dtype, self.quantize, self.kernels)
+        if self.tensor_parallel == 1:
+            return choose_arithmetic(self.device, self.dtype, self.quantize, self.kernels)
+        chosen = choose_arithmetic(self.device, self.dtype, "none", "torch")
+        return replace(chosen, reason="native ones are for one process")
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,25 @@ class PromptRequest:
     parse_special: bool | None = None
     keep_newline: bool = False
     truncate: str | None = None
+
+
+def check_one_process(request: ModelRequest) -> None:
+    """Refuse with several processes what only one can do.
+
+    Raises:
+        ArgumentError: they are asked for, and it is too.
+    """
+    if request.tensor_parallel == 1:
+        return
+    for name, given in (("quantize", request.quantize != "none"), ("kernels", request.kernels == "native")):
+        if given:
+            value = getattr(request, name)
+            raise ArgumentError(
+                "{" + name + "} {value} and {tensor_parallel} {processes} are both given; allowed: one of them, it is "
+                "for one process",
+                value=value,
+                processes=request.tensor_parallel,
+            )
 
 
 def check_prompt_request(request: PromptRequest) -> None:

@@ -5,13 +5,13 @@ import typer
 from genx.cli import options, rows_options
 from genx.cli.commands import GroupedCommand
 from genx.cli.options import number, whole_number, whole_numbers
-from genx.cli.requests import ModelRequest, OutputRequest, PromptRequest, check_prompt_request
+from genx.cli.requests import ModelRequest, OutputRequest, PromptRequest, check_one_process, check_prompt_request
 from genx.cli.rows_options import check_no_rows_options
 from genx.engine.arithmetic import check_arithmetic
-from genx.engine.device import check_device_and_dtype, check_threads
+from genx.engine.device import check_device_and_dtype, check_processes, check_threads
 from genx.engine.prompt import check_truncate
 from genx.engine.settings import RequestedSettings, check_requested
-from genx.errors import UsageError
+from genx.errors import ArgumentError, UsageError
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -34,6 +34,7 @@ def run(
     quantize: options.Quantize = "none",
     kernels: options.Kernels = "auto",
     threads: options.Threads = None,
+    tensor_parallel: options.TensorParallel = None,
     sample: options.Sample = None,
     temperature: options.Temperature = None,
     top_k: options.TopK = None,
@@ -115,9 +116,14 @@ def run(
     check_threads(threads_asked)
     if model is None:
         raise UsageError("no model is given; give -m PATH or -m NAME, or set GENX_MODEL")
-    wanted = ModelRequest(model, device, dtype, threads_asked, quantize, kernels)
+    processes = whole_number("tensor_parallel", tensor_parallel)
+    check_processes(processes, device)
+    wanted = ModelRequest(model, device, dtype, threads_asked, quantize, kernels, processes or 1)
+    check_one_process(wanted)
     shown = OutputRequest(special, echo, not no_stream, json, stats, explain, quiet)
     if input is not None:
+        if wanted.tensor_parallel > 1:
+            raise ArgumentError("{input} and {tensor_parallel} are both given; allowed: one of them, so far")
         from genx.cli.rows_request import read_rows_request
 
         rows = read_rows_request(values)

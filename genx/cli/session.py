@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from genx.checkpoint import GenerationDefaults, read_generation_defaults
 from genx.cli.flags import spell_flag
 from genx.cli.interrupt import Interruption
-from genx.cli.loading import find_model, load_model, load_tokenizer, name_of, read_config
+from genx.cli.loading import find_model, load_model, load_tokenizer, name_of, read_config, team_of
 from genx.cli.output import Output
 from genx.cli.prompt import read_prompt
 from genx.cli.requests import ModelRequest, OutputRequest, PromptRequest
@@ -27,7 +27,6 @@ from genx.engine.settings import GenerationSettings, Origin, RequestedSettings, 
 from genx.errors import ArgumentError, ExitCode
 
 if TYPE_CHECKING:
-    from genx.core.base_model import BaseModel
     from genx.engine.loading import LoadedModel
     from genx.engine.stream import Summary, TextDecoder
     from genx.tokenization import Tokenizer
@@ -50,12 +49,16 @@ def run_prompt(
     defaults = read_generation_defaults(folder)
     settings = resolve_settings(requested, defaults, lambda: secrets.randbits(32))
     text = read_prompt(asked, terminal) if asked.ids is None else None
-    with Status(terminal, shown=not output.quiet) as status, forwarded_warnings(status.warn):
+    with (
+        Status(terminal, shown=not output.quiet) as status,
+        forwarded_warnings(status.warn),
+        team_of(wanted, terminal) as team,
+    ):
         status.show(f"loading {name_of(folder)}")
         tokenizer = load_tokenizer(folder, required=asked.ids is None)
         prompt = _prepare_prompt(folder, tokenizer, asked, text, defaults)
-        loaded = load_model(folder, wanted, status)
-        session = _Session(terminal, status, tokenizer, loaded.model, prompt, settings, output)
+        loaded = load_model(folder, wanted, status, team)
+        session = _Session(terminal, status, tokenizer, loaded, prompt, settings, output)
         facts = _facts(loaded, folder, wanted, defaults, session.mode(asked))
         _announce(status, settings, prompt, asked)
         if output.explain:
@@ -79,7 +82,7 @@ class _Session:
         terminal: Terminal,
         status: Status,
         tokenizer: "Tokenizer | None",
-        model: "BaseModel",
+        loaded: "LoadedModel",
         prompt: Prompt,
         settings: GenerationSettings,
         output: OutputRequest,
@@ -87,7 +90,7 @@ class _Session:
         self._terminal = terminal
         self._status = status
         self._tokenizer = tokenizer
-        self._model = model
+        self._loaded = loaded
         self._prompt = prompt
         self._settings = settings
         self._output = output
@@ -110,11 +113,12 @@ class _Session:
         notices: list[str] = []
         with Interruption() as interruption:
             for event in stream(
-                self._model,
+                self._loaded.model,
                 self._decoder(),
                 self._prompt,
                 self._settings,
                 stop_token_ids=self._stop_token_ids(),
+                steps=self._loaded.steps,
                 show_eos=self._output.special,
                 interrupted=interruption.requested,
                 clock=self._terminal.clock,
@@ -235,6 +239,7 @@ def _facts(
         operations=loaded.arithmetic.operations,
         operations_reason=loaded.arithmetic.reason,
         threads=torch.get_num_threads(),
+        processes=wanted.tensor_parallel,
         mode=mode,
         suggested_sampling=defaults.sampling,
         origins={

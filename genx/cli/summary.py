@@ -35,6 +35,7 @@ class ModelFacts:
     operations: str  # native or torch
     operations_reason: str
     threads: int
+    processes: int  # that each hold a part of the model; sizes are those of the first
     mode: str  # one of the three above
     suggested_sampling: Mapping[str, Any]
     origins: Mapping[str, Origin]
@@ -77,6 +78,7 @@ def explain_rows(
         *_prompt_settings(asked, facts.mode),
         *((name, f"{value} ({facts.origins[name]})") for name, value in given.items()),
         ("weights", f"{facts.weights}, {human_bytes(facts.weight_bytes)} ({facts.origins['weights']})"),
+        *_processes(facts),
         ("operations", f"{facts.operations}: {facts.operations_reason}"),
     ]
     for name in ("do_sample", "temperature", "top_k", "top_p", "seed"):
@@ -97,6 +99,12 @@ def _prompt_settings(asked: PromptRequest, mode: str) -> list[Row]:
     origin = Origin.DEFAULT if asked.parse_special is None else Origin.FLAG
     system = () if asked.system is None else (("system", f"{asked.system!r} ({Origin.FLAG})"),)
     return [*system, ("parse_special", f"{_value(parses)} ({origin})")]
+
+
+def _processes(facts: ModelFacts) -> list[Row]:
+    if facts.processes == 1:
+        return []
+    return [("tensor_parallel", f"{facts.processes} processes, each with a part of weights and cache ({Origin.FLAG})")]
 
 
 def _arithmetic(facts: ModelFacts) -> str:

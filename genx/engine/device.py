@@ -33,6 +33,29 @@ def check_threads(threads: int | None) -> None:
         )
 
 
+def check_processes(processes: int | None, device: str) -> None:
+    """Refuse a number of processes that are to compute a model together, where it can be told without torch.
+
+    Args:
+        processes: None where none is given.
+        device: one of DEVICES.
+
+    Raises:
+        ArgumentError: it is below 1 or above LARGEST_THREADS, or the device is one that cannot be shared work on.
+    """
+    if processes is not None and not 1 <= processes <= LARGEST_THREADS:
+        raise ArgumentError(
+            "{tensor_parallel} is {given}; allowed: a whole number from 1 to {largest}",
+            given=processes,
+            largest=LARGEST_THREADS,
+        )
+    if processes not in (None, 1) and device == "mps":
+        raise ArgumentError(
+            "{tensor_parallel} {given} and {device} mps are both given; allowed: one of them, there is one such device",
+            given=processes,
+        )
+
+
 def choose_device(name: str) -> str:
     """The device of this name; `auto` is CUDA where there is one, else the CPU."""
     if name != "auto":

@@ -16,9 +16,10 @@ from genx.errors import GenerationError, GenxError
 if TYPE_CHECKING:
     from genx.core.base_model import BaseModel
 
-__all__ = ["FinishReason", "StreamEvent", "Summary", "TextDecoder", "TextPiece", "stream"]
+__all__ = ["FinishReason", "Steps", "StreamEvent", "Summary", "TextDecoder", "TextPiece", "generation_steps", "stream"]
 
 StreamEvent = Prefilled | ContextExceeded | TextPiece | Summary
+Steps = Callable[["BaseModel", Prompt, GenerationSettings, frozenset[int]], Iterator[GenerationEvent]]
 
 
 def stream(
@@ -28,6 +29,7 @@ def stream(
     settings: GenerationSettings,
     *,
     stop_token_ids: frozenset[int] = frozenset(),
+    steps: "Steps | None" = None,
     show_eos: bool = False,
     interrupted: Callable[[], bool] = lambda: False,
     clock: Callable[[], float] = time.perf_counter,
@@ -40,6 +42,7 @@ def stream(
         prompt: what the model reads.
         settings: what takes effect.
         stop_token_ids: special tokens that `settings.stop` spells; one of them ends the text and is not part of it.
+        steps: takes the steps; None is `generation_steps`.
         show_eos: let the decoder see the model's own end, whose text it may show.
         interrupted: asked between steps; True ends the run and keeps its text.
         clock: seconds since whenever.
@@ -52,9 +55,8 @@ def stream(
         ArgumentError: (a ValueError) an argument that the model does not allow.
     """
     run = Continuation(decoder, prompt, settings, stop_token_ids, show_eos, clock)
-    device = model.device
     try:
-        for event in _steps(model, prompt, settings, stop_token_ids, device):
+        for event in (steps or generation_steps)(model, prompt, settings, stop_token_ids):
             if isinstance(event, Prefilled | ContextExceeded):
                 yield event
             else:
@@ -66,16 +68,18 @@ def stream(
     except (torch.OutOfMemoryError, MemoryError) as error:
         run.fail(GenxError(f"out of memory: {error}; fewer tokens, a smaller dtype or another device may help"))
     yield from run.finish()
-    yield run.summary(peak_memory_bytes(str(device)))
+    yield run.summary(peak_memory_bytes(str(model.device)))
 
 
-def _steps(
-    model: "BaseModel",
-    prompt: Prompt,
-    settings: GenerationSettings,
-    stop_token_ids: frozenset[int],
-    device: torch.device,
+def generation_steps(
+    model: "BaseModel", prompt: Prompt, settings: GenerationSettings, stop_token_ids: frozenset[int]
 ) -> Iterator[GenerationEvent]:
+    """`BaseModel.generate_steps` for one prompt; the arguments are those of `stream`.
+
+    Raises:
+        ArgumentError: (a ValueError) an argument that the model does not allow.
+    """
+    device = model.device
     generator = None
     if settings.seed is not None:
         generator = torch.Generator(device).manual_seed(settings.seed)

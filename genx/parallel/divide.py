@@ -118,6 +118,12 @@ def shares_of(model: BaseModel) -> dict[str, Share]:
     return shares
 
 
+def own_nbytes(model: BaseModel) -> int:
+    """Bytes of the parameters that this process holds of a divided model."""
+    own = (part.to_local() if isinstance(part, DTensor) else part for part in model.parameters())
+    return sum(part.nbytes for part in own)
+
+
 def _style(module: nn.Module, share: Share, is_summed_later: bool) -> ParallelStyle | None:
     """How torch makes a module's result the same in every process; None where it stays each process's own."""
     match share:
