@@ -13,9 +13,10 @@ from genx.core.conv1d import Conv1D
 from genx.errors import ArgumentError, GenxError
 from genx.kernels.blocks import KernelEmbedding, counterpart
 from genx.kernels.library import Library, native_library
-from genx.kernels.linear import FloatLinear, KernelLinear, QuantizedLinear, Scratch
+from genx.kernels.linear import FloatLinear, KernelLinear, QuantizedLinear, Scratch, packed
+from genx.kernels.packed import PACKED_FORMATS, PackedLinear, linear_format
 
-WEIGHTS = ("stored", "float32", "bfloat16", "float16", "int8", "int4")
+WEIGHTS = ("stored", "float32", "bfloat16", "float16", *PACKED_FORMATS)
 MODES = ("auto", "native", "torch")
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
@@ -44,6 +45,7 @@ def attach(model: BaseModel, weights: str = "stored", mode: str = "auto") -> Att
         model: as loaded, on the CPU; in eval mode and without gradients afterwards.
         weights: the linear layers' weights: as stored, another float dtype, or quantised to 8 or 4 bits in blocks.
             Token and position embeddings are not quantised, except that a head of its own is always a linear layer.
+            What is in blocks already stays as it is.
         mode: native operations if there are any, or must be, or must not be.
 
     Returns:
@@ -64,14 +66,10 @@ def attach(model: BaseModel, weights: str = "stored", mode: str = "auto") -> Att
         if parameter.dtype == torch.float64:
             parameter.data = parameter.data.float()
     if weights in ("float32", "bfloat16", "float16"):
-        model.to(getattr(torch, weights))
-    if native is None and weights not in ("int8", "int4"):
-        model.float()
-    replacer = _Replacer(native, weights if weights in ("int8", "int4") else None)
-    if weights == "int4":
-        # The head's errors reach the logits undiluted, so it keeps 8 bits.
-        model.add_module("lm_head", _Replacer(native, "int8").linear(model.lm_head))
-    replacer.replace_in(model)
+        _convert(model, getattr(torch, weights))
+    if native is None and weights not in PACKED_FORMATS:
+        _convert(model, torch.float32)
+    _Replacer(native, weights if weights in PACKED_FORMATS else None).replace_in(model)
     return _description(model, library)
 
 
@@ -81,32 +79,40 @@ class _Replacer:
         self._quantization = quantization
         self._scratch = Scratch()
 
-    def replace_in(self, parent: nn.Module) -> None:
-        """Replace what is below `parent`, the innermost modules first."""
+    def replace_in(self, parent: nn.Module, prefix: str = "") -> None:
+        """Replace what is below `parent`, whose name in the model is `prefix`, the innermost modules first."""
         for name, child in parent.named_children():
-            self.replace_in(child)
-            replacement = self.replacement(child)
+            self.replace_in(child, f"{prefix}{name}.")
+            replacement = self.replacement(child, prefix + name)
             if replacement is not None:
                 parent.add_module(name, replacement.eval())
 
-    def replacement(self, module: nn.Module) -> nn.Module | None:
+    def replacement(self, module: nn.Module, name: str) -> nn.Module | None:
         """The module's counterpart; None where it stays, with float32 parameters."""
+        if isinstance(module, PackedLinear):
+            return QuantizedLinear(module.matrix, module.bias, self._scratch, self._native)
         if isinstance(module, nn.Linear | Conv1D):
-            return self.linear(module)
+            return self.linear(module, name)
         if isinstance(module, nn.Embedding):
             return KernelEmbedding(module)
         for parameter in module.parameters(recurse=False):
             parameter.data = parameter.data.float()
         return None if self._native is None else counterpart(module, self._native)
 
-    def linear(self, module: nn.Linear | Conv1D) -> KernelLinear:
+    def linear(self, module: nn.Linear | Conv1D, name: str) -> KernelLinear:
         """The counterpart of a linear layer."""
         input_first = isinstance(module, Conv1D)
         weight, bias = module.weight, module.bias
         if self._quantization is None:
             return FloatLinear(weight, bias, self._scratch, self._native, input_first=input_first)
-        rows = weight.t() if input_first else weight
-        return QuantizedLinear(self._quantization, rows, bias, self._scratch, self._native)
+        matrix = packed(linear_format(self._quantization, name), weight.t() if input_first else weight, self._native)
+        return QuantizedLinear(matrix, bias, self._scratch, self._native)
+
+
+def _convert(model: BaseModel, dtype: torch.dtype) -> None:
+    # Not by the module's own method, which takes scales of blocks for floats like others.
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
 
 
 def _check(model: BaseModel, weights: str, mode: str) -> None:

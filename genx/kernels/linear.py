@@ -13,17 +13,9 @@ from torch import Tensor, nn
 from genx.errors import GenxError
 from genx.kernels.library import FORMATS, Library, Matrix
 from genx.kernels.modules import KernelModule
+from genx.kernels.packed import PACKED_WEIGHT, PackedMatrix, packed_layouts
 from genx.kernels.projection import Projection
-from genx.kernels.quantize import (
-    BLOCK,
-    NOT_FINITE,
-    TOO_LARGE,
-    dequantize_int4,
-    dequantize_int8,
-    padded_columns,
-    quantize_int4,
-    quantize_int8,
-)
+from genx.kernels.quantize import NOT_FINITE, TOO_LARGE, quantize_int4, quantize_int8
 
 # Weights made float32 at once for a product by torch. At 16 MiB they stay in the last-level cache.
 _AT_ONCE = 1 << 22
@@ -146,47 +138,47 @@ class FloatLinear(KernelLinear):
 class QuantizedLinear(KernelLinear):
     """W in blocks of 8 or 4 bits: see genx/kernels/quantize.py."""
 
-    def __init__(
-        self, quantization: str, weight: Tensor, bias: Tensor | None, scratch: Scratch, native: Library | None
-    ) -> None:
+    def __init__(self, matrix: PackedMatrix, bias: Tensor | None, scratch: Scratch, native: Library | None) -> None:
         """
         Args:
-            quantization: int8 or int4.
-            weight: [O, I], in any float dtype.
+            matrix: [O, I], in the very memory of which it stays if that is aligned.
             bias: [O] or None.
             scratch: for products by torch.
             native: the compiled operations, or None.
         """
-        super().__init__(weight.size(0), weight.size(1), bias, scratch, native)
-        self._quantization = quantization
-        values, scales = quantized(quantization, weight.detach(), native)
-        self.register_buffer("weight_values", values)
-        self.register_buffer("weight_scales", scales)
+        super().__init__(matrix.rows, matrix.columns, bias, scratch, native)
+        self.register_buffer("weight_values", _aligned(matrix.values))
+        self.register_buffer("weight_scales", _aligned(matrix.scales))
         self.weight_values: Tensor
         self.weight_scales: Tensor
+        self._matrix = PackedMatrix(matrix.format, self.weight_values, self.weight_scales, matrix.columns)
         self._finish_init()
 
     @property
     def weight(self) -> NoReturn:
         """Quantised weights have no parameter to read or save."""
-        raise GenxError("the weights are quantised in memory and cannot be saved as such; load them unquantised first")
+        raise GenxError(PACKED_WEIGHT)
 
     @property
     def format(self) -> str:
-        return self._quantization
+        return self._matrix.format
 
     @property
     def weight_nbytes(self) -> int:
-        return self.weight_values.nbytes + self.weight_scales.nbytes
+        return self._matrix.nbytes
 
     def expanded(self, first: int, last: int) -> Tensor:
-        expand = dequantize_int8 if self._quantization == "int8" else dequantize_int4
-        return expand(self.weight_values[first:last], self.weight_scales[first:last], self.in_features)
+        return self._matrix.floats(first, last)
 
     def matrix(self) -> Matrix:
         bias = None if self.bias is None else self.bias.data_ptr()
         values, scales = self.weight_values.data_ptr(), self.weight_scales.data_ptr()
         return Matrix(values, scales, bias, self.out_features, self.in_features, FORMATS[self.format])
+
+
+def _aligned(tensor: Tensor) -> Tensor:
+    fits = tensor.is_contiguous() and tensor.data_ptr() % tensor.element_size() == 0
+    return tensor if fits else tensor.clone(memory_format=torch.contiguous_format)
 
 
 def quantized(quantization: str, weight: Tensor, native: Library | None) -> tuple[Tensor, Tensor]:
@@ -199,15 +191,14 @@ def quantized(quantization: str, weight: Tensor, native: Library | None) -> tupl
         return (quantize_int8 if quantization == "int8" else quantize_int4)(weight)
     weight = weight.contiguous()
     outputs, inputs = weight.shape
-    padded = padded_columns(inputs)
-    if quantization == "int8":
-        values = torch.empty(outputs, padded, dtype=torch.int8)
-        scales = torch.empty(outputs, padded // BLOCK, dtype=torch.float16)
-    else:
-        values = torch.empty(outputs, padded // 2, dtype=torch.uint8)
-        scales = torch.empty(outputs, padded // BLOCK, 2, dtype=torch.float16)
+    values, scales = (torch.empty(shape, dtype=dtype) for dtype, shape in packed_layouts(quantization, outputs, inputs))
     stored = Matrix(weight.data_ptr(), None, None, outputs, inputs, FORMATS[str(weight.dtype).removeprefix("torch.")])
     faults = native.quantize(stored, FORMATS[quantization], values.data_ptr(), scales.data_ptr())
     if faults:
         raise GenxError(NOT_FINITE if faults & 1 else TOO_LARGE)
     return values, scales
+
+
+def packed(quantization: str, weight: Tensor, native: Library | None) -> PackedMatrix:
+    """As `quantized`, as one matrix."""
+    return PackedMatrix(quantization, *quantized(quantization, weight.detach(), native), weight.size(1))

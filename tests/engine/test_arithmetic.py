@@ -7,7 +7,7 @@ from genx.engine.arithmetic import WEIGHT_BITS, Arithmetic, check_arithmetic, ch
 from genx.engine.loading import load_to_run
 from genx.errors import ArgumentError, GenxError
 from genx.kernels import library
-from genx.kernels.linear import QuantizedLinear, Scratch
+from genx.kernels.linear import QuantizedLinear, Scratch, packed
 from tests.architectures import RECIPES, make_tiny
 
 HAS_NATIVE = not isinstance(library.native_library(), str)
@@ -110,7 +110,7 @@ def test_16_bit_weights_kept_as_stored_give_float32s_logits(
 
 @pytest.mark.parametrize("quantize", ["int8", "int4"])
 def test_bits_of_a_weight(quantize: str) -> None:
-    layer = QuantizedLinear(quantize, torch.randn(64, 128), None, Scratch(), None)
+    layer = QuantizedLinear(packed(quantize, torch.randn(64, 128), None), None, Scratch(), None)
     assert layer.weight_nbytes * 8 == WEIGHT_BITS[quantize] * 64 * 128
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from genx.kernels.library import Library, load_library, native_library
-from genx.kernels.linear import FloatLinear, KernelLinear, QuantizedLinear, Scratch
+from genx.kernels.linear import FloatLinear, KernelLinear, QuantizedLinear, Scratch, packed
 
 
 def tested_library() -> Library | str:
@@ -46,7 +46,7 @@ def make_linear(
 ) -> KernelLinear:
     """A linear layer of a format."""
     if kind in ("int8", "int4"):
-        return QuantizedLinear(kind, weight, bias, Scratch(), native)
+        return QuantizedLinear(packed(kind, weight, native), bias, Scratch(), native)
     stored = torch.nn.Parameter(weight.to(getattr(torch, kind)))
     return FloatLinear(stored, bias, Scratch(), native, input_first=False)
 

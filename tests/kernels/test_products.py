@@ -143,6 +143,17 @@ def test_several_matrices_stand_side_by_side() -> None:
         assert torch.equal(found, torch.cat([linear(x) for linear in linears], dim=-1))
 
 
+@pytest.mark.parametrize("kinds", [("int8", "int4"), ("float32", "int8", "int4"), ("int4", "bfloat16")])
+@pytest.mark.parametrize("columns", [64, 70])
+def test_matrices_of_several_formats_stand_side_by_side(kinds: tuple[str, ...], columns: int) -> None:
+    weights = [values("random", 20, columns, seed=seed) for seed in range(len(kinds))]
+    linears = [make_linear(kind, weight, None, library()) for kind, weight in zip(kinds, weights, strict=True)]
+    weight = torch.cat([linear.expanded(0, 20) for linear in linears])
+    for rows in (1, 4):
+        x = values("random", rows, columns, seed=9)
+        assert_sums_equal(Projection(linears, library())(x), weight, x, None)
+
+
 def test_inputs_that_would_be_misread_are_refused() -> None:
     linear = make_linear("float32", values("random", 5, 8), None, library())
     with pytest.raises(ValueError, match=r"float64.*allowed: torch\.float32"):

@@ -86,6 +86,15 @@ static int64_t multiplications(const struct projection *projection, int64_t rows
     return weights * projection->columns * rows;
 }
 
+/* Matrices side by side may have formats of their own. */
+static int has_int4(const struct projection *projection)
+{
+    for (int64_t i = 0; i < projection->count; i++)
+        if (projection->matrices[i].format == INT4)
+            return 1;
+    return 0;
+}
+
 int32_t genx_project(
     const struct projection *projection, const float *input, const float *residual, float *output, int64_t rows
 )
@@ -93,7 +102,7 @@ int32_t genx_project(
     const int64_t columns = projection->columns;
     const int64_t pitch = round_up(columns, ROW_MULTIPLE);
     const int prepares = projection->norm.kind || pitch != columns;
-    const int is_int4 = rows == 1 && projection->matrices[0].format == INT4;
+    const int is_int4 = rows == 1 && has_int4(projection);
     const int64_t prepared_size = prepares ? rows * pitch : 0;
     const int64_t shifted_size = is_int4 ? pitch : 0;
     const int64_t sums_size = is_int4 ? pitch / BLOCK * LANES : 0;
