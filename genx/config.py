@@ -207,6 +207,7 @@ class ModelConfig:
         # Where these are absent, other software takes ids of the family's published models.
         written: dict[str, Any] = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
         written.update(self.extra, model_type=self.model_type)
+        written.pop("quantization_config", None)  # of the file that was read; models in memory are floats
         written.update({names.get(name, name): getattr(self, name) for name in fields})
         if rotary:
             written[names.get("rope_theta", "rope_theta")] = self.rope.theta

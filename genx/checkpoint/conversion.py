@@ -120,7 +120,8 @@ def _begin(work: Path, source: Source, dtype: torch.dtype) -> None:
 
 def _write_small_files(work: Path, checkpoint: Checkpoint, dtype: torch.dtype) -> None:
     source, model = checkpoint.source, checkpoint.model
-    config: dict[str, Any] = {name: value for name, value in checkpoint.fields.items() if name != "dtype"}
+    dropped = ("dtype", "quantization_config")  # of the source
+    config: dict[str, Any] = {name: value for name, value in checkpoint.fields.items() if name not in dropped}
     config |= {
         "architectures": [model.architecture],
         "tie_word_embeddings": model.head_is_tied,

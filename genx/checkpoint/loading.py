@@ -14,6 +14,7 @@ from torch import Tensor
 
 from genx.checkpoint.dtypes import choose_device, choose_dtype
 from genx.checkpoint.locate import resolve_model
+from genx.checkpoint.mxfp4 import quantization_method
 from genx.checkpoint.skeleton import build_skeleton
 from genx.checkpoint.source import Source, open_source
 from genx.checkpoint.weights import Weight
@@ -134,13 +135,14 @@ def _architecture(folder: Path, fields: Mapping[str, Any]) -> type[BaseModel]:
     model_type = fields.get("model_type")
     if not isinstance(model_type, str):
         raise CheckpointError(f"{place} has no model_type; allowed: {', '.join(sorted(ARCHITECTURES))}")
-    if (quantization := fields.get("quantization_config")) is not None:
-        method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization
+    architecture = model_class(model_type)
+    method = quantization_method(fields)
+    if method is not None and method not in architecture.quantizations:
         raise CheckpointError(
-            f"{place} describes weights quantised by {printable(method or 'an unnamed method')}; "
-            "genx loads float weights only; get the unquantised checkpoint"
+            f"{place} describes weights quantised by {printable(method)}; genx loads float weights, and mxfp4 of "
+            "gpt_oss; get the unquantised checkpoint"
         )
-    return model_class(model_type)
+    return architecture
 
 
 def _adapt(

@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from genx.checkpoint import mxfp4
 from genx.checkpoint.folder import read_json_in
-from genx.checkpoint.weight_files import find_tensors
+from genx.checkpoint.weight_files import TensorLocation, find_tensors
 from genx.errors import CheckpointError
 from genx.gguf.header import is_gguf
 from genx.messages import printable
@@ -34,6 +35,9 @@ class Source(ABC):
     Attributes:
         path: the folder, or the GGUF file.
     """
+
+    # Dtypes other than float32 that stored ones are loaded in.
+    _float_names: ClassVar[Mapping[str, str]] = {"F16": "float16", "BF16": "bfloat16"}
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -71,7 +75,7 @@ class Source(ABC):
         """
 
     def prevailing_dtype(self) -> str:
-        """The float dtype that most of the stored bytes have; float32 where they are blocks, which become that.
+        """The float dtype that most of the stored bytes have, or that blocks become: bfloat16 in folders, else float32.
 
         Raises:
             CheckpointError: there are no weights, or a file is damaged.
@@ -80,7 +84,7 @@ class Source(ABC):
         for tensor in self.summarize_tensors().values():
             stored[tensor.dtype] += tensor.nbytes
         most = stored.most_common(1)[0][0] if stored else "F32"
-        return {"F16": "float16", "BF16": "bfloat16"}.get(most, "float32")
+        return self._float_names.get(most, "float32")
 
     @abstractmethod
     def weights(self, config: "ModelConfig") -> "dict[str, Weight]":
@@ -97,6 +101,8 @@ class Source(ABC):
 class FolderSource(Source):
     """A Hugging Face folder."""
 
+    _float_names: ClassVar[Mapping[str, str]] = {**Source._float_names, "MXFP4": "bfloat16"}
+
     def read_json(self, name: str, *, required: bool = False) -> dict[str, Any]:
         return read_json_in(self.path, name, required=required)
 
@@ -109,18 +115,34 @@ class FolderSource(Source):
         return sorted({location.path for location in find_tensors(self.path).values()})
 
     def summarize_tensors(self) -> Mapping[str, TensorSummary]:
-        return {
+        stored = {name: place for name, place in find_tensors(self.path).items() if name == place.name}
+        found = {
             name: TensorSummary(place.tensor.dtype, place.tensor.shape, place.tensor.stop - place.tensor.start)
-            for name, place in find_tensors(self.path).items()
-            if name == place.name
+            for name, place in stored.items()
         }
+        for name, packed in self._packed(stored).items():
+            parts = (found.pop(packed.blocks), found.pop(packed.scales))
+            found[name] = TensorSummary(mxfp4.METHOD.upper(), packed.shape, sum(part.nbytes for part in parts))
+        return found
 
     def weights(self, config: "ModelConfig") -> "dict[str, Weight]":
         from genx.checkpoint.mapping import map_tensors
+        from genx.checkpoint.mxfp4_values import unpacked
         from genx.checkpoint.weights import mapped
 
         del config
-        return {name: mapped(tensor) for name, tensor in map_tensors(find_tensors(self.path)).items()}
+        places = find_tensors(self.path)
+        packed = self._packed(places)
+        tensors = map_tensors(places)
+        weights = {
+            name: unpacked(parts, tensors.pop(parts.blocks), tensors.pop(parts.scales))
+            for name, parts in packed.items()
+        }
+        return weights | {name: mapped(tensor) for name, tensor in tensors.items()}
+
+    def _packed(self, places: Mapping[str, TensorLocation]) -> Mapping[str, mxfp4.PackedWeight]:
+        method = mxfp4.quantization_method(self.read_json("config.json"))
+        return mxfp4.find_packed(places) if method == mxfp4.METHOD else {}
 
 
 def open_source(path: str | os.PathLike[str]) -> Source:

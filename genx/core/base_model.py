@@ -69,6 +69,9 @@ class BaseModel(nn.Module, ABC):
     refused: ClassVar[tuple[str, ...]] = ()
     """Fields by which a configuration asks for what the architecture can have, but not here."""
 
+    quantizations: ClassVar[tuple[str, ...]] = ()
+    """What `quant_method` may say in published files; such weights are dequantised as they are loaded."""
+
     rotary: ClassVar[bool] = True
     """Whether positions are rotary rather than learned; decides what config.json says."""
 

@@ -1,4 +1,4 @@
-"""gpt-oss 20B and 120B with float weights (OpenAI 2025, arXiv:2508.10925, section 2)."""
+"""gpt-oss 20B and 120B (OpenAI 2025, arXiv:2508.10925, section 2)."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -113,6 +113,7 @@ class GptOss(BaseModel):
     model_type = "gpt_oss"
     architecture = "GptOssForCausalLM"
     embedding_name = "model.embed_tokens.weight"
+    quantizations = ("mxfp4",)
     aliases = DECODER_NAMES
     defaults: ClassVar[Mapping[str, Any]] = {
         "norm_eps": 1e-5,
