@@ -15,13 +15,14 @@ from torch import Tensor
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 import genx
-from genx.checkpoint import open_source
+from genx.checkpoint import convert_model, open_source
 from genx.checkpoint.mxfp4_values import dequantised
 from genx.errors import CheckpointError
 from genx.messages import printable
 from tests.architectures import Tiny, assert_near, prompt
 from tests.cli.in_process import run_genx
 from tests.fixtures.folders import assert_same_weights, tiny_config, tiny_tensors, write_folder
+from tests.fixtures.gguf_files import convert_to_gguf
 from tests.fixtures.mxfp4 import make_packed, random_blocks
 from tests.kv_size.command import kv_object
 
@@ -102,6 +103,14 @@ def test_convert_and_save_write_floats(tiny: Tiny, tmp_path: Path) -> None:
     peer = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "half")
     expected = dict(genx.load_model(tiny.folder, dtype="bfloat16").named_parameters())
     assert all(torch.equal(parameter, expected[name]) for name, parameter in peer.named_parameters())
+
+
+def test_a_gguf_file_of_the_same_values_gives_the_same_model(tiny: Tiny, tmp_path: Path) -> None:
+    """Blocks there have other nibbles side by side, and gates and inputs apart."""
+    folder = convert_model(tiny.folder, tmp_path / "floats")
+    file = convert_to_gguf(folder, tmp_path / "tiny.gguf", experts="MXFP4")
+    assert sum(tensor.dtype == "MXFP4" for tensor in open_source(file).summarize_tensors().values()) == 9
+    assert_same_weights(genx.load_model(file), genx.load_model(tiny.folder))
 
 
 def test_inspect_and_kv_size_count_values_and_bytes(tiny: Tiny) -> None:

@@ -9,13 +9,14 @@ import torch
 from tokenizers import Tokenizer as Backend
 from tokenizers import models, pre_tokenizers, trainers
 
-from genx.checkpoint import load_model
+from genx.checkpoint import convert_model, load_model
 from genx.gguf.pre_tokenizers import PRE_TOKENIZERS
 from genx.tokenization import load_tokenizer
 from tests.architectures import RECIPES, make_tiny
 from tests.checkpoint.gguf.test_architectures import TAKEN_FOR_GRANTED
 from tests.fixtures.gguf_files import byte_level_tokenizer, convert_to_gguf, sentencepiece_tokenizer
 from tests.fixtures.llama_cpp import TEXTS, LlamaCpp, assert_probabilities
+from tests.fixtures.mxfp4 import make_packed
 
 pytestmark = pytest.mark.xdist_group("llama_cpp")
 
@@ -46,6 +47,18 @@ def test_longrope_on_both_sides(context: int, tmp_path: Path) -> None:
     lengths = (9, 20, 200, 250) if context <= 300 else (301, 350, 480, 500)
     prompts = [torch.randint(0, 256, (length,), generator=random).tolist() for length in lengths]
     assert sum(assert_probabilities(model, witness, ids, tolerance=0.02) for ids in prompts) >= 20
+
+
+def test_gpt_oss_with_experts_in_mxfp4(tmp_path: Path) -> None:
+    """With experts in floats both agree within 0.001; for blocks llama.cpp rounds what they multiply to 8 bits."""
+    folder = convert_model(make_packed(tmp_path, scales=(119, 123), vocab_size=300).folder, tmp_path / "floats")
+    keys = byte_level_tokenizer(size=300)
+    for experts, tolerance in (("F32", 0.002), ("MXFP4", 0.03)):
+        file = convert_to_gguf(folder, tmp_path / f"{experts}.gguf", experts=experts, metadata=keys)
+        model, witness = load_model(file), LlamaCpp(file, context=40)
+        random = torch.Generator().manual_seed(1)
+        prompts = [torch.randint(0, 256, (length,), generator=random).tolist() for length in (5, 9, 14, 20, 26)]
+        assert sum(assert_probabilities(model, witness, ids, tolerance) for ids in prompts) >= 40
 
 
 def tiny_llama(path: Path, tokenizer: dict[str, Any], parent: Path) -> Path:
