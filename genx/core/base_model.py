@@ -231,7 +231,7 @@ class BaseModel(nn.Module, ABC):
         longest = longest_short_text(self.config)
         if longest is None:
             return True
-        some, others = torch.as_tensor(some), torch.as_tensor(others)
+        some, others = (torch.as_tensor(lengths, device="cpu") for lengths in (some, others))
         return bool(((some == 0) | ((some > longest) == (others > longest))).all())
 
     def begin(
