@@ -84,6 +84,11 @@ def team_of(wanted: ModelRequest, terminal: Terminal) -> "AbstractContextManager
     return Team(wanted.tensor_parallel, end)
 
 
+def import_torch() -> None:
+    """Import what takes the longest, and everything on top of it that a run needs."""
+    import genx.engine.loading  # noqa: F401
+
+
 def load_model(folder: Path, wanted: ModelRequest, status: Status, team: "Team | None" = None) -> "LoadedModel":
     """Load the model, and show on `status` how far it is.
 

@@ -252,6 +252,10 @@ Explain = Annotated[
     bool,
     typer.Option("--explain", rich_help_panel=_OUTPUT, help="Print every effective setting and its origin on stderr."),
 ]
+Profiled = Annotated[
+    bool,
+    typer.Option("--profile", rich_help_panel=_OUTPUT, help="Print on stderr where the time went, phase by phase."),
+]
 Quiet = Annotated[
     bool,
     typer.Option("-q", "--quiet", rich_help_panel=_OUTPUT, help="No live status and no summary, unless --stats."),

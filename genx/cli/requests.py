@@ -40,6 +40,7 @@ class OutputRequest:
     json: bool = False
     stats: bool = False
     explain: bool = False
+    profile: bool = False
     quiet: bool = False
 
 

@@ -54,6 +54,7 @@ def run(
     json: options.Json = False,
     stats: options.Stats = False,
     explain: options.Explain = False,
+    profile: options.Profiled = False,
     quiet: options.Quiet = False,
     input: rows_options.Input = None,
     output: rows_options.OutputFile = None,
@@ -120,7 +121,7 @@ def run(
     check_processes(processes, device)
     wanted = ModelRequest(model, device, dtype, threads_asked, quantize, kernels, processes or 1)
     check_one_process(wanted)
-    shown = OutputRequest(special, echo, not no_stream, json, stats, explain, quiet)
+    shown = OutputRequest(special, echo, not no_stream, json, stats, explain, profile, quiet)
     if input is not None:
         if wanted.tensor_parallel > 1:
             raise ArgumentError("{input} and {tensor_parallel} are both given; allowed: one of them, so far")

@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from genx.checkpoint import GenerationDefaults, read_generation_defaults
+from genx.checkpoint.read_ahead import read_ahead
 from genx.cli.flags import spell_flag
 from genx.cli.interrupt import Interruption
-from genx.cli.loading import find_model, load_model, load_tokenizer, name_of, read_config, team_of
+from genx.cli.loading import find_model, import_torch, load_model, load_tokenizer, name_of, read_config, team_of
 from genx.cli.output import Output
+from genx.cli.profile import Profile
 from genx.cli.prompt import read_prompt
 from genx.cli.requests import ModelRequest, OutputRequest, PromptRequest
 from genx.cli.status import Status, forwarded_warnings, print_rows
@@ -45,10 +47,13 @@ def run_prompt(
         GenxError: it cannot be run; nothing is on stdout then.
         BrokenPipeError: whoever read stdout has gone.
     """
+    profile = Profile(terminal.clock, terminal.started)
     folder = find_model(wanted.model, terminal)
+    read_ahead(folder)
     defaults = read_generation_defaults(folder)
     settings = resolve_settings(requested, defaults, lambda: secrets.randbits(32))
     text = read_prompt(asked, terminal) if asked.ids is None else None
+    profile.mark("command line and prompt")
     with (
         Status(terminal, shown=not output.quiet) as status,
         forwarded_warnings(status.warn),
@@ -56,8 +61,12 @@ def run_prompt(
     ):
         status.show(f"loading {name_of(folder)}")
         tokenizer = load_tokenizer(folder, required=asked.ids is None)
+        profile.mark("tokenizer")
+        import_torch()
+        profile.mark("import of torch")
         prompt = _prepare_prompt(folder, tokenizer, asked, text, defaults)
         loaded = load_model(folder, wanted, status, team)
+        profile.mark("weights")
         session = _Session(terminal, status, tokenizer, loaded, prompt, settings, output)
         facts = _facts(loaded, folder, wanted, defaults, session.mode(asked))
         _announce(status, settings, prompt, asked)
@@ -65,10 +74,15 @@ def run_prompt(
             status.hide()
             print_rows(terminal, explain_rows(settings, facts, asked, prompt.ids))
         summary = session.run()
+    profile.mark_parts(
+        "prompt, to the first token", summary.ttft or 0.0, f"{max(len(summary.ids) - 1, 0):,} more tokens"
+    )
     if output.stats or (terminal.stderr_is_terminal and not output.quiet):
         if terminal.stdout_is_terminal and terminal.stderr_is_terminal:
             terminal.say("")
         print_rows(terminal, summary_rows(summary, settings, facts))
+    if output.profile:
+        print_rows(terminal, profile.rows())
     if summary.error is not None:
         raise summary.error
     return ExitCode.INTERRUPTED if summary.finish_reason == "interrupted" else ExitCode.OK
@@ -225,6 +239,8 @@ def _facts(
 ) -> ModelFacts:
     import torch
 
+    from genx.core.graphs import describe_steps
+
     model = loaded.model
     return ModelFacts(
         name=name_of(folder),
@@ -238,6 +254,7 @@ def _facts(
         weight_bytes=loaded.weight_bytes,
         operations=loaded.arithmetic.operations,
         operations_reason=loaded.arithmetic.reason,
+        decode=describe_steps(model),
         threads=torch.get_num_threads(),
         processes=wanted.tensor_parallel,
         mode=mode,

@@ -26,10 +26,15 @@ class Terminal:
     stderr_is_terminal: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
     clock: Callable[[], float] = time.perf_counter
+    started: float = field(default_factory=time.perf_counter)
 
     @classmethod
-    def of_process(cls) -> "Terminal":
-        """The terminal of this process; a stream that was closed by its parent reads empty and writes nowhere."""
+    def of_process(cls, started: float | None = None) -> "Terminal":
+        """The terminal of this process; a stream that was closed by its parent reads empty and writes nowhere.
+
+        Args:
+            started: what `clock` said when the program began; None is now.
+        """
         return cls(
             stdin=sys.stdin.buffer if sys.stdin else io.BytesIO(),
             stdout=sys.stdout.buffer if sys.stdout else io.BytesIO(),
@@ -38,6 +43,7 @@ class Terminal:
             stdout_is_terminal=bool(sys.stdout) and sys.stdout.isatty(),
             stderr_is_terminal=bool(sys.stderr) and sys.stderr.isatty(),
             environment=os.environ,
+            started=time.perf_counter() if started is None else started,
         )
 
     def say(self, text: str) -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from genx.cli.profile import Profile
 from genx.engine.arithmetic import choose_arithmetic
 from genx.kv_size.quantities import human_bytes
 from tests.cli.conftest import Scripted
@@ -189,3 +190,35 @@ def test_bad_logits_keep_the_text_and_fail(scripted: Scripted, flags: list[str])
 def _visible(shown: str) -> str:
     """The text that stays on the screen, roughly: escape codes and rewritten lines left out."""
     return re.sub(r"\x1b\[[?\d;]*[A-Za-z]", "", "\n".join(line.rsplit("\r", 1)[-1] for line in shown.split("\n")))
+
+
+def test_a_profile_accounts_for_the_whole_run(scripted: Scripted) -> None:
+    result = run_genx("run", "x", "--profile", "-n", "3", "-m", scripted("fox"))
+    assert result.text == "fox"
+    lines = [line.split(": ", 1) for line in result.stderr.splitlines()]
+    assert [phase for phase, _ in lines] == [
+        "command line and prompt",
+        "tokenizer",
+        "import of torch",
+        "weights",
+        "prompt, to the first token",
+        "2 more tokens",
+        "whole run",
+    ]
+    seconds = [float(text.split(" s")[0]) for _, text in lines]
+    assert min(seconds) >= 0
+    assert sum(seconds[:-1]) == pytest.approx(seconds[-1], abs=0.006)  # each is rounded
+    assert lines[-1][1].endswith("since the program's first line")
+
+
+def test_phases_by_a_clock_of_their_own() -> None:
+    times = iter([3.0, 8.0])
+    profile = Profile(lambda: next(times), 1.0)
+    profile.mark("first")
+    profile.mark_parts("second", 1.0, "third")
+    assert profile.rows() == [
+        ("first", "2.000 s, 29%"),
+        ("second", "1.000 s, 14%"),
+        ("third", "4.000 s, 57%"),
+        ("whole run", "7.000 s since the program's first line"),
+    ]
