@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 from genx.checkpoint import read_generation_defaults
 from genx.cli.flags import spell_flag
 from genx.cli.interrupt import Interruption
-from genx.cli.loading import find_model, load_model, load_tokenizer, read_config
+from genx.cli.loading import find_model, load_tokenizer, read_config
 from genx.cli.output import Output
 from genx.cli.requests import ModelRequest, OutputRequest, PromptRequest
+from genx.cli.rows_batch import ready_batch
 from genx.cli.rows_count import report_counts
 from genx.cli.rows_progress import RowsProgress
 from genx.cli.rows_request import RowsRequest
 from genx.cli.status import Status, forwarded_warnings
 from genx.cli.terminal import Terminal
-from genx.engine.device import choose_device
 from genx.engine.rows.counting import count_rows
 from genx.engine.rows.encode import Encoding
 from genx.engine.rows.formats import AnswerFormat, OutputFormat, answer_format
@@ -30,7 +30,7 @@ from genx.errors import ArgumentError, ExitCode
 
 if TYPE_CHECKING:
     from genx.core.base_model import BaseModel
-    from genx.engine.rows.run import RowsRun, Tally
+    from genx.engine.rows.run import JobBatch, RowsRun, Tally
 
 
 def run_rows(
@@ -98,13 +98,13 @@ class _Session:
             answers = self._answers()
             left, resumption = self._resumption(answers)
             total = self._total(resumption)
-            model = load_model(self._folder, self._wanted, status).model
-            writer = self._writer(answers, left, resumption, status)
-            run = self._make_run(model, answers, writer, resumption)
-            progress = RowsProgress(self._terminal, status, total, quiet=self._output.quiet)
-            was_interrupted = self._generate(run, progress)
-            if not was_interrupted:
-                self._verify(run, model, status)
+            with self._ready_batch(status) as (batch, model):
+                writer = self._writer(answers, left, resumption, status)
+                run = self._make_run(batch, answers, writer, resumption)
+                progress = RowsProgress(self._terminal, status, total, quiet=self._output.quiet)
+                was_interrupted = self._generate(run, progress)
+                if not was_interrupted and model is not None:
+                    self._verify(run, model, status)
         if not self._output.quiet or self._output.stats:
             self._terminal.say(f"genx: {progress.closing_line(run.tally)}")
         if was_interrupted:
@@ -205,22 +205,13 @@ class _Session:
         emit(answers.header().encode())
         return Ordered(emit, end=out.close) if in_order else Unordered(emit, end=out.close)
 
-    def _make_run(self, model: "BaseModel", answers: AnswerFormat, writer: Writer, resumption: Resumption) -> "RowsRun":
-        from genx.engine.free_memory import free_memory_bytes
-        from genx.engine.rows.batch import Batch
-        from genx.engine.rows.budget import worked_out_budget
+    def _ready_batch(self, status: Status) -> "AbstractContextManager[tuple[JobBatch, BaseModel | None]]":
+        digest = self._plan.run["model"]
+        return ready_batch(self._folder, digest, self._wanted, self._rows, self._terminal, status)
+
+    def _make_run(self, batch: "JobBatch", answers: AnswerFormat, writer: Writer, resumption: Resumption) -> "RowsRun":
         from genx.engine.rows.run import RowsRun
 
-        cache_bytes = self._rows.kv_memory
-        if cache_bytes is None:
-            cache_bytes = worked_out_budget(free_memory_bytes(choose_device(self._wanted.device)))
-        batch = Batch(
-            model,
-            size=self._rows.batch_size,
-            cache_bytes=cache_bytes,
-            batch_invariant=self._rows.batch_invariant,
-            clock=self._terminal.clock,
-        )
         return RowsRun(self._plan, self._encoding, batch, answers, writer, resumption, self._rows.verified)
 
     def _generate(self, run: "RowsRun", progress: RowsProgress) -> bool:

@@ -143,6 +143,7 @@ _NAMES = (
     "overwrite",
     "unordered",
     "count",
+    "ray",
 )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from genx.cli.options import whole_number
+from genx.cli.ray_option import is_ray_address
 from genx.engine.rows.formats import OutputFormat
 from genx.engine.rows.records import Separator
 from genx.engine.rows.requests import PromptFields
@@ -28,7 +29,6 @@ _OF_ONE_PROMPT = (
     "echo",
     "no_stream",
     "explain",
-    "profile",
     "max_time",
     "pad_token_id",
 )
@@ -38,7 +38,10 @@ Choice = TypeVar("Choice", bound=StrEnum)
 
 @dataclass(frozen=True)
 class RowsRequest:
-    """What is asked of files of prompts; `output` None is stdout, `kv_memory` and `samples` None are not given."""
+    """What is asked of files of prompts; `output` None is stdout, `kv_memory` and `samples` None are not given.
+
+    `ray` is the address of a Ray cluster, empty for the usual one; None: this machine alone.
+    """
 
     inputs: tuple[str, ...]
     output: Path | None
@@ -56,6 +59,7 @@ class RowsRequest:
     overwrite: bool
     unordered: bool
     count: bool
+    ray: str | None
 
 
 def read_rows_request(values: Mapping[str, Any]) -> RowsRequest:
@@ -95,9 +99,12 @@ def read_rows_request(values: Mapping[str, Any]) -> RowsRequest:
         kv_memory=kv_memory,
         samples=_at_least_one("samples", values["samples"]),
         verified=_at_least_one("verify_batch", values["verify_batch"]) or 0,
+        ray=values["ray"],
         **{name: values[name] for name in _SWITCHES},
     )
     _check_output(request)
+    if request.ray is not None:
+        _check_ray(request, request.ray)
     return request
 
 
@@ -113,6 +120,19 @@ def _check_output(request: RowsRequest) -> None:
         raise ArgumentError("{resume} needs a file that an earlier run has written; give it with {output}")
     if request.resume and request.format is OutputFormat.TEXT:
         raise ArgumentError("{resume} and {format} text are both given; plain text does not say which rows it holds")
+
+
+def _check_ray(request: RowsRequest, address: str) -> None:
+    if address and not is_ray_address(address):
+        raise ArgumentError(
+            "{ray} is {given!r}; allowed: HOST:PORT of a cluster, auto, local, or nothing", given=address
+        )
+    for name, given in (("verify_batch", request.verified), ("count", request.count)):
+        if given:
+            raise ArgumentError(f"{{{name}}} and {{ray}} are both given; it is for this machine alone; drop one")
+    from genx.engine.rows.ray_cluster import check_ray_is_there
+
+    check_ray_is_there()
 
 
 def _choice(name: str, text: str | None, kind: type[Choice]) -> Choice | None:

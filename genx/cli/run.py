@@ -3,8 +3,8 @@
 import typer
 
 from genx.cli import options, rows_options
-from genx.cli.commands import GroupedCommand
 from genx.cli.options import number, whole_number, whole_numbers
+from genx.cli.ray_option import Ray, RayCommand
 from genx.cli.requests import ModelRequest, OutputRequest, PromptRequest, check_one_process, check_prompt_request
 from genx.cli.rows_options import check_no_rows_options
 from genx.engine.arithmetic import check_arithmetic
@@ -16,7 +16,7 @@ from genx.errors import ArgumentError, UsageError
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
-@app.command(cls=GroupedCommand)
+@app.command(cls=RayCommand)
 def run(
     context: typer.Context,
     prompt: options.PromptText = None,
@@ -73,6 +73,7 @@ def run(
     overwrite: rows_options.Overwrite = False,
     unordered: rows_options.Unordered = False,
     count: rows_options.Count = False,
+    ray: Ray = None,
 ) -> int:
     """Generate text from a prompt and stream it to stdout, or answer files of prompts row by row (-i).
 

@@ -3,10 +3,11 @@
 import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from genx.engine.rows.active_row import Job
 from genx.engine.rows.answers import answer_object, failed_summary
-from genx.engine.rows.batch import Batch, Finished
+from genx.engine.rows.batch import Advanced, Finished
 from genx.engine.rows.encode import Encoding
 from genx.engine.rows.formats import AnswerFormat
 from genx.engine.rows.identity import RowIdentity, row_seed
@@ -14,6 +15,13 @@ from genx.engine.rows.plan import Plan, Row
 from genx.engine.rows.resume import Resumption
 from genx.engine.rows.writers import Writer
 from genx.errors import GenxError
+
+
+class JobBatch(Protocol):
+    """Generates jobs, in any order: `Batch` here, `RemoteBatch` elsewhere."""
+
+    def run(self, jobs: Iterator[Job]) -> Iterator[Finished | Advanced]:
+        """Generate every job; tell of each that ends, and now and then how far it is."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +58,7 @@ class RowsRun:
         self,
         plan: Plan,
         encoding: Encoding,
-        batch: Batch,
+        batch: JobBatch,
         answer_format: AnswerFormat,
         writer: Writer,
         resumption: Resumption,
