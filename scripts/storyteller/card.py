@@ -26,7 +26,7 @@ By `scripts/train_storyteller` of genx's repository, on one CPU core, from a see
   repeats itself, so only its first sentences were kept, and of those only plain ones: whole, short, of frequent words,
   with no new names and no repeated triples of words. An epoch has each {repeats} times.
 
-{steps} steps of {rows} rows of {context} tokens, {tokens} tokens in all (AdamW, rate {rate}, cosine to a tenth). Of
+{steps} steps of {rows} rows of {context} tokens, {tokens} tokens in all (Muon, rate {rate}, cosine to a tenth). Of
 the grammar's stories one in 40 was held out, of the others one in 10.
 
 ## How good it is

@@ -121,8 +121,8 @@ def _judged(judge: str, real: Sequence[str], made: Sequence[str]) -> dict[str, f
         "stories": len(made[:_MOST_JUDGED]),
         "percentile": _PERCENTILE,
         "threshold": round(threshold, 3),
-        "likely": round(sum(value >= threshold for value in values) / len(values), 3),
-        "mean": round(sum(values) / len(values), 3),
+        "likely": round(sum(value >= threshold for value in values) / max(1, len(values)), 3),
+        "mean": round(sum(values) / max(1, len(values)), 3),
         "mean_held_out": round(sum(references) / len(references), 3),
     }
 

@@ -1,7 +1,8 @@
 """Training of a small model of genx's own zoo on one core, from a seed, so that it can be stopped and resumed.
 
-AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101) with warm-up and a cosine to a tenth of the rate. The state is
-saved as a folder that replaces the one before it; a resumed run ends with the weights of one that never stopped.
+Muon for the matrices and AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101) for the rest, with warm-up and a cosine
+to a tenth of the rate. The state is saved as a folder that replaces the one before it; a resumed run ends with the
+weights of one that never stopped.
 """
 
 import json
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from genx import load_model
 from genx.core.base_model import BaseModel
 from genx.models.llama import Llama
+from storyteller.muon import Muon
 from storyteller.rows import Stories
 
 
@@ -29,18 +31,18 @@ class Plan:
     """
 
     vocabulary: int = 2048
-    hidden: int = 160
-    inner: int = 432
-    layers: int = 5
-    heads: int = 5
-    kv_heads: int = 5
+    hidden: int = 128
+    inner: int = 352
+    layers: int = 4
+    heads: int = 4
+    kv_heads: int = 4
     positions: int = 1024
     context: int = 512
     rows: int = 4
     repeats: int = 3
-    steps: int = 3000
-    warm_up: int = 100
-    rate: float = 3e-3
+    steps: int = 1400
+    warm_up: int = 20
+    rate: float = 0.01
     weight_decay: float = 0.1
     clip: float = 1.0
     seed: int = 1
@@ -94,13 +96,14 @@ class Training:
         for batch in self._batches():
             if self.step >= end:
                 return
-            for group in self._optimizer.param_groups:
-                group["lr"] = self.plan.rate_at(self.step)
             loss = batch_loss(self.model, batch)
-            self._optimizer.zero_grad(set_to_none=True)
+            self.model.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
             nn.utils.clip_grad_norm_(self.model.parameters(), self.plan.clip)
-            self._optimizer.step()
+            for optimizer in self._optimizers:
+                for group in optimizer.param_groups:
+                    group["lr"] = self.plan.rate_at(self.step)
+                optimizer.step()
             self.step += 1
             self.tokens += batch[:, 1:].numel()
             yield loss.item()
@@ -110,7 +113,7 @@ class Training:
         new = folder.with_name(f"{folder.name}.new")
         shutil.rmtree(new, ignore_errors=True)
         self.model.save(new)
-        torch.save(self._optimizer.state_dict(), new / "optimizer.pt")
+        torch.save([optimizer.state_dict() for optimizer in self._optimizers], new / "optimizers.pt")
         state = {"step": self.step, "tokens": self.tokens, "plan": asdict(self.plan)}
         (new / "state.json").write_text(json.dumps(state, indent=2) + "\n", encoding="utf-8")
         old = folder.with_name(f"{folder.name}.old")
@@ -130,18 +133,20 @@ class Training:
         if state["plan"] != asdict(self.plan):
             raise ValueError(f"{folder} was made with {state['plan']}; allowed: the same plan, or another folder")
         self._use(load_model(folder))
-        self._optimizer.load_state_dict(torch.load(folder / "optimizer.pt", weights_only=True))
+        states = torch.load(folder / "optimizers.pt", weights_only=True)
+        for optimizer, saved in zip(self._optimizers, states, strict=True):
+            optimizer.load_state_dict(saved)
         self.step, self.tokens = state["step"], state["tokens"]
 
     def _use(self, model: BaseModel) -> None:
         self.model = model.train()
-        matrices = [one for one in self.model.parameters() if one.dim() > 1]
-        others = [one for one in self.model.parameters() if one.dim() < 2]
-        groups = [
-            {"params": matrices, "weight_decay": self.plan.weight_decay},
-            {"params": others, "weight_decay": 0.0},
-        ]
-        self._optimizer = torch.optim.AdamW(groups, lr=self.plan.rate, betas=(0.9, 0.95))
+        embedding = model.get_parameter(model.embedding_name)
+        matrices = [one for one in model.parameters() if one.dim() > 1 and one is not embedding]
+        others = [embedding, *(one for one in model.parameters() if one.dim() < 2)]
+        self._optimizers = (
+            Muon(matrices, self.plan.rate, momentum=0.95, weight_decay=self.plan.weight_decay),
+            torch.optim.AdamW(others, self.plan.rate, betas=(0.9, 0.95), weight_decay=0.0),
+        )
 
     def _batches(self) -> Iterator[Tensor]:
         """Batches [rows, context + 1] from the current step on; the order is another one in each epoch."""
