@@ -34,6 +34,7 @@ class ModelFacts:
     weight_bytes: int
     operations: str  # native or torch
     operations_reason: str
+    decode: str  # how a GPU is given a step; empty on a CPU
     threads: int
     processes: int  # that each hold a part of the model; sizes are those of the first
     mode: str  # one of the three above
@@ -80,6 +81,7 @@ def explain_rows(
         ("weights", f"{facts.weights}, {human_bytes(facts.weight_bytes)} ({facts.origins['weights']})"),
         *_processes(facts),
         ("operations", f"{facts.operations}: {facts.operations_reason}"),
+        *([("decode", facts.decode)] if facts.decode else []),
     ]
     for name in ("do_sample", "temperature", "top_k", "top_p", "seed"):
         value = getattr(settings, name)

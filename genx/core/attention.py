@@ -70,10 +70,12 @@ def attend(
     groups = key.size(1)
     if scoring.softcap is not None or scoring.sinks is not None:
         mixed = _mix_by_hand(query, key, value, mask, dropout, scoring)  # [B, H, T, D]
-    elif length == 1 and groups < heads and mask is None:
+    elif length == 1 and groups < heads:
         # One query position: the H/G heads of a group are then just rows of queries over the same keys.
         grouped = query.view(batch, groups, heads // groups, head_dim)  # [B, G, H/G, D]
-        mixed = F.scaled_dot_product_attention(grouped, key, value, dropout_p=dropout, scale=scoring.scale)
+        mixed = F.scaled_dot_product_attention(
+            grouped, key, value, attn_mask=mask, dropout_p=dropout, scale=scoring.scale
+        )
         return mixed.reshape(batch, 1, heads * head_dim), entry  # [B, 1, H * D]
     else:
         mixed = F.scaled_dot_product_attention(

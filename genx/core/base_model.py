@@ -28,6 +28,7 @@ from genx.core.cache import (
     cache_text_lengths,
 )
 from genx.core.conv1d import Conv1D
+from genx.core.fixed_shapes import FixedEntry
 from genx.core.generation import (
     GenerationEvent,
     Generators,
@@ -74,6 +75,9 @@ class BaseModel(nn.Module, ABC):
 
     rotary: ClassVar[bool] = True
     """Whether positions are rotary rather than learned; decides what config.json says."""
+
+    host_decides: str | None = None
+    """Why not the same operations serve every decode step, if they do not; blocks may say so too."""
 
     lm_head: nn.Linear
 
@@ -243,6 +247,9 @@ class BaseModel(nn.Module, ABC):
             ValueError: see `forward`.
         """
         batch, length = x.shape
+        fixed = [entry for entry in cache or () if isinstance(entry, FixedEntry)]
+        if fixed:
+            return fixed[0].step, fixed
         seen = cache_start_pos(cache)
         check_sequence_length(length, seen, self._max_seq_len)
         visible, past_mask = split_mask(attention_mask, batch, seen, length)
@@ -263,7 +270,7 @@ class BaseModel(nn.Module, ABC):
             if isinstance(entry, LayerCache)
             else LayerCache.from_plain(entry, self._max_seq_len, window, past_mask)
             for entry, window in zip(cache, self.layer_windows, strict=True)
-            if not isinstance(entry, RowEntries)
+            if not isinstance(entry, RowEntries | FixedEntry)
         ]
         rows = entries[0].rows
         check_past(past_mask, rows, seen)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from genx.cache_rules import allocated_positions
+from genx.core.fixed_shapes import FixedEntry
 from genx.core.positions import Positions, longer_of, newest_position_in_slot
 from genx.errors import GenxError
 
@@ -161,6 +162,13 @@ class LayerCache:
         following._storage = storage
         return storage.keys, storage.values, following
 
+    def reserve_more(self, step: Positions) -> tuple[Tensor, Tensor, "LayerCache"] | None:
+        """As `reserve`, for keys like those that are there; None also where there are none."""
+        if self._storage is None:
+            return None
+        keys = self._storage.keys
+        return self.reserve(keys, keys.size(1), keys.size(3), step)
+
     def _advanced(self, step: Positions) -> "LayerCache":
         following = LayerCache(self._at_most, self.window, self.announced)
         following._storage = self._storage
@@ -229,7 +237,7 @@ class RowEntries:
         return sum(row.nbytes for row in self.rows)
 
 
-Entry = LayerCache | RowEntries
+Entry = LayerCache | RowEntries | FixedEntry
 Cache = Sequence[Entry]
 
 
@@ -309,6 +317,7 @@ def cache_start_pos(cache: Sequence[Entry | PlainEntry] | None) -> int:
         return entry.seen
     if isinstance(entry, RowEntries):
         return max(entry.seen)
+    assert not isinstance(entry, FixedEntry)  # only the device knows
     return int(entry[2]) if len(entry) == 3 else entry[0].size(-2)
 
 

@@ -19,6 +19,7 @@ from genx.core.generation import (
     next_generation_input,
     sample_next_token,
 )
+from genx.core.graphs import GraphedSteps, capture_for
 from genx.core.growing import GrowingColumns
 from genx.errors import ArgumentError
 
@@ -63,6 +64,8 @@ def generation_loop(
     text = GrowingColumns(x, final_length)
     masks = None if mask is None else GrowingColumns(mask, final_length)
     eos = torch.tensor(eos_ids, device=x.device, dtype=x.dtype)
+    capture = capture_for(model)
+    graphs = None if capture is None else GraphedSteps(model, capture)
     finished = torch.zeros(x.size(0), dtype=torch.bool, device=x.device)  # [B]
     for step in range(max_new_tokens):
         if text.length == limit + 1:
@@ -77,7 +80,8 @@ def generation_loop(
         if step == 0:
             logits, cache = yield from reading
         else:
-            logits, cache = result_of(reading)
+            graphed = graphs(inputs, cache) if graphs is not None and masks is None and keep else None
+            logits, cache = graphed or result_of(reading)
         next_token = sample_next_token(logits, *sampling)  # [B, 1]
         if pad_id is not None:
             next_token = next_token.masked_fill(finished.unsqueeze(-1), pad_id)

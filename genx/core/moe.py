@@ -38,6 +38,8 @@ class Expert(nn.Module):
 class SparseMoe(nn.Module):
     """Each token passes through the K experts that its router scores highest; no other expert is computed."""
 
+    host_decides = "which experts to compute is decided on the host"
+
     def __init__(self, config: ModelConfig, experts: Sequence[nn.Module], *, normalize: bool = True) -> None:
         """
         Args:

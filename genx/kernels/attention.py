@@ -161,6 +161,8 @@ class NativeAttention:
         if isinstance(entry, LayerCache):
             reserved = entry.reserve(like, self._groups, self._head_size, step)
             return None if reserved is None else (_row_memory(reserved[0], reserved[1]), reserved[2])
+        if not isinstance(entry, RowEntries):
+            return None
         memory = array("q")
         following: list[LayerCache] = []
         for row_step, row in zip(step.row_steps, entry.rows, strict=True):

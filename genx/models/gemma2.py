@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from genx.config import ModelConfig
@@ -81,6 +82,6 @@ class Gemma2(BaseModel):
         step, entries = self.begin(x, cache, use_cache, attention_mask)
         embedded = self.model.embed_tokens(x)  # [B, T, C]
         # The factor is rounded to the model's dtype, as it was in training.
-        hidden = embedded * embedded.new_tensor(self.config.hidden_size**0.5)
+        hidden = embedded * torch.tensor(self.config.hidden_size**0.5, dtype=embedded.dtype, device="cpu")
         hidden, following = self.model(hidden, step, entries)  # [B, T, C]
         return self.head(hidden, logits_to_keep), following

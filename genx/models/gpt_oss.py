@@ -12,7 +12,7 @@ from genx.core.base_model import AnyCache, BaseModel
 from genx.core.cache import Cache, Entry
 from genx.core.decoder import DECODER_NAMES, Decoder, DecoderLayer
 from genx.core.division import Division, Once, Slice, Summed, Units
-from genx.core.moe import mix_experts
+from genx.core.moe import SparseMoe, mix_experts
 from genx.core.norm import WideRMSNorm
 from genx.core.positions import Positions
 from genx.core.rope import apply_rotary
@@ -76,6 +76,8 @@ class GptOssExperts(nn.Module):
 
 class GptOssMoe(nn.Module):
     """A sparse mixture whose router has a bias and weighs the chosen experts by a softmax over their scores alone."""
+
+    host_decides = SparseMoe.host_decides
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()

@@ -70,6 +70,7 @@ def divide(model: BaseModel, mesh: DeviceMesh) -> dict[str, Part]:
         style = _style(model.get_submodule(name), share, _is_summed_later(name, shares))
         if style is not None:
             plan[name] = style
+    model.host_decides = "several processes compute it"
     tied = model.head_is_tied
     for name, part in parts.items():
         _replace(model, name, part)
