@@ -1,8 +1,8 @@
 """Fields of a configuration, read by kind: each is what it must be, or an error that names it. No torch."""
 
-import math
+import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from genx.errors import ConfigError
 from genx.messages import printable
@@ -53,10 +53,17 @@ class ExtraFields(dict[str, Any]):
         return [int(item) for item in value]
 
 
+def is_finite_number(value: object) -> TypeGuard[int | float]:
+    """Whether it is a number that a float holds: no NaN, no infinity, no whole number of hundreds of digits."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return abs(value) <= sys.float_info.max
+
+
 def number(values: Mapping[str, Any], name: str, default: float) -> float:
     """A finite number of at least 0."""
     value = values.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+    if not is_finite_number(value) or value < 0:
         raise ConfigError(f"{name} is {shown(value)}; allowed: a finite number of at least 0")
     return float(value)
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from genx.config import ModelConfig
-from genx.config_fields import shown
+from genx.config_fields import is_finite_number, shown
 from genx.errors import ConfigError, GenxWarning
 
 
@@ -118,11 +118,15 @@ def _longrope(frequencies: Tensor, config: ModelConfig) -> tuple[Tensor, float]:
     return 1.0 / (torch.stack(both) * periods), _field(scaling, "attention_factor", usual)
 
 
+_LONGEST = 1 << 31
+
+
 def _original_length(config: ModelConfig) -> float:
     original = _field(config.rope.scaling, "original_max_position_embeddings", config.max_position_embeddings)
-    if original < 2 or original != int(original):
+    if not 2 <= original <= _LONGEST or original != int(original):
         raise ConfigError(
-            f"original_max_position_embeddings in rope_scaling is {original}; allowed: a whole number from 2"
+            f"original_max_position_embeddings in rope_scaling is {original}; allowed: a whole number from 2 to "
+            f"{_LONGEST:,}"
         )
     return original
 
@@ -192,7 +196,7 @@ def _field(scaling: Mapping[str, Any], name: str, default: float | None = None) 
     value = default if value is None else value
     if value is None:
         raise ConfigError(f"rope_scaling has no {name}; add it")
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+    if not is_finite_number(value) or value <= 0:
         raise ConfigError(f"{name} in rope_scaling is {value!r}; allowed: a finite number above 0")
     return float(value)
 

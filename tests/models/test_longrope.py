@@ -170,6 +170,9 @@ def test_rows_of_a_file_equal_each_alone(model: BaseModel, size: int, invariant:
         ({"short_factor": [float("nan"), 1, 2]}, r"short_factor\[0\] in rope_scaling is nan"),
         ({"factor": -1.0}, "factor in rope_scaling is -1.0"),
         ({"attention_factor": 0}, "attention_factor in rope_scaling is 0"),
+        ({"factor": 10**400}, "factor in rope_scaling is 1000"),
+        ({"long_factor": [1, 10**400, 1]}, r"long_factor\[1\] in rope_scaling is 1000"),
+        ({"rope_theta": 10**400}, "rope_theta is 1000"),
     ],
 )
 def test_factors_that_are_none(tiny: Tiny, changes: dict[str, Any], said: str) -> None:
@@ -178,7 +181,7 @@ def test_factors_that_are_none(tiny: Tiny, changes: dict[str, Any], said: str) -
         tiny.model(rope_parameters=rope)
 
 
-@pytest.mark.parametrize("length", [1, 2.5, "many", -4, True])
+@pytest.mark.parametrize("length", [1, 2.5, "many", -4, True, 1e308, 10**400])
 def test_lengths_that_are_none(tiny: Tiny, length: object) -> None:
     with pytest.raises(ConfigError, match="original_max_position_embeddings in rope_scaling is"):
         tiny.model(original_max_position_embeddings=length)
