@@ -7,7 +7,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from genx.checkpoint.generation_defaults import GenerationDefaults, read_generation_defaults
-from genx.checkpoint.locate import ModelNotFoundError, installed_models, models_folder, resolve_model
+from genx.checkpoint.locate import (
+    EMBEDDED_NAME,
+    ModelNotFoundError,
+    embedded_model,
+    installed_models,
+    models_folder,
+    resolve_model,
+)
 from genx.checkpoint.safetensors_header import SafetensorsHeader, StoredTensor, read_header
 from genx.checkpoint.source import Source, TensorSummary, open_source, read_config_json
 from genx.checkpoint.weight_files import TensorLocation, find_tensors
@@ -18,6 +25,7 @@ if TYPE_CHECKING:
     from genx.checkpoint.saving import save_model as save_model
 
 __all__ = [
+    "EMBEDDED_NAME",
     "GenerationDefaults",
     "ModelNotFoundError",
     "SafetensorsHeader",
@@ -26,6 +34,7 @@ __all__ = [
     "TensorLocation",
     "TensorSummary",
     "convert_model",
+    "embedded_model",
     "find_tensors",
     "installed_models",
     "load_model",

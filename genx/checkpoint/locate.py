@@ -1,4 +1,7 @@
-"""Where models live: a path as it is given, or a name in the models folder. A model is a folder or a GGUF file."""
+"""Where models live: a path as it is given, a name in the models folder, or the one that genx carries.
+
+A model is a folder or a GGUF file.
+"""
 
 import os
 import sys
@@ -11,7 +14,11 @@ from genx.messages import name_some, printable
 
 MODELS_VARIABLE = "GENX_MODELS"
 _SUFFIX = ".gguf"
-_HOW_TO_GET_ONE = "run scripts/fetch_smollm2 to get smollm2-135m, or give a Hugging Face folder or a GGUF file"
+EMBEDDED_NAME = "storyteller"
+_HOW_TO_GET_ONE = (
+    f"{EMBEDDED_NAME} comes with genx; run scripts/fetch_smollm2 to get smollm2-135m, or give a Hugging Face folder or "
+    "a GGUF file"
+)
 
 
 class ModelNotFoundError(CheckpointError):
@@ -26,8 +33,13 @@ def models_folder() -> Path:
     return _user_cache_folder() / "genx" / "models"
 
 
+def embedded_model() -> Path:
+    """The folder of the model that genx carries."""
+    return Path(__file__).resolve().parents[1] / EMBEDDED_NAME
+
+
 def resolve_model(name_or_path: str | os.PathLike[str]) -> Path:
-    """The model that `name_or_path` means: that path where it exists, else that name in the models folder.
+    """The model that `name_or_path` means: that path where it exists, else that name in the models folder or in genx.
 
     A folder without config.json in which there is one GGUF file means that file; a name may leave `.gguf` out.
 
@@ -53,6 +65,8 @@ def resolve_model(name_or_path: str | os.PathLike[str]) -> Path:
         found = _model_at(root / given) or _model_at(root / f"{given}{_SUFFIX}")
         if found is not None:
             return found
+        if given == EMBEDDED_NAME:
+            return embedded_model()
         looked_at.append(printable(root / given))
     raise ModelNotFoundError(
         f"there is no model {printable(given)}: {' and '.join(looked_at)} {_do_not_exist(looked_at)}; "

@@ -26,7 +26,7 @@ Model = Annotated[
         metavar="PATH|NAME",
         envvar="GENX_MODEL",
         rich_help_panel=_MODEL,
-        help="Checkpoint folder, or its name under $GENX_MODELS (default: smollm2-135m).",
+        help="Checkpoint folder, or its name under $GENX_MODELS (default: storyteller, which genx carries).",
     ),
 ]
 PromptTokens = Annotated[

@@ -10,13 +10,13 @@ from typing import Any
 
 from genx.bench.jobs import LLAMA_CPP, PEER_PACKAGES
 from genx.bench.sweep import LARGEST_BATCH, LARGEST_TOKENS, parse_sweep
+from genx.checkpoint import embedded_model
 from genx.cli.options import number, whole_number
 from genx.engine.arithmetic import check_arithmetic
 from genx.engine.device import LARGEST_THREADS, check_device_and_dtype
 from genx.engine.settings import RequestedSettings, check_requested
 from genx.errors import ArgumentError, UsageError
 
-DEFAULT_MODEL = "smollm2-135m"
 DEFAULT_PROMPTS = (128, 512)
 FORMATS = ("table", "md", "csv", "json", "jsonl")
 PLOTS = (".svg", ".png")
@@ -122,7 +122,7 @@ def read_request(values: Mapping[str, Any], given: Mapping[str, Any]) -> BenchRe
     else:
         prompt_tokens = None if prompts is None else _tokens("prompt_tokens", prompts, 1)
     request = BenchRequest(
-        model=values["model"] or DEFAULT_MODEL,
+        model=values["model"] or str(embedded_model()),
         device=values["device"],
         prompt_tokens=prompt_tokens,
         new_tokens=_tokens("new_tokens", values["new_tokens"], 0),

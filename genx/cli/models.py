@@ -1,4 +1,4 @@
-"""genx models: what is in the models folder, and the architectures that genx has."""
+"""genx models: the model that genx carries, what is in the models folder, and the architectures that genx has."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from genx.checkpoint import installed_models, models_folder
+from genx.checkpoint import EMBEDDED_NAME, embedded_model, installed_models, models_folder
 from genx.checkpoint.gguf.config import GGUF_MODEL_TYPES
 from genx.cli.commands import GroupedCommand
 from genx.cli.inspect_facts import Inspection
@@ -29,12 +29,15 @@ def models(
     context: typer.Context,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
-    """List the models in the models folder ($GENX_MODELS, else in the cache), and the architectures that genx has.
+    """List the model in genx, those in the models folder ($GENX_MODELS, else in the cache), and genx's architectures.
 
     The name of a model is what -m takes. No weights are loaded.
     """
     terminal: Terminal = context.obj
-    found = [_describe(name, path, terminal) for name, path in installed_models().items()]
+    installed = installed_models()
+    found = [_describe(name, path, terminal, "models folder") for name, path in installed.items()]
+    if EMBEDDED_NAME not in installed:  # which would be what that name means
+        found.insert(0, _describe(EMBEDDED_NAME, embedded_model(), terminal, "genx"))
     known = {name: name in GGUF_MODEL_TYPES for name in sorted(ARCHITECTURES)}
     if as_json:
         architectures = [{"architecture": name, "gguf": as_gguf} for name, as_gguf in known.items()]
@@ -42,19 +45,18 @@ def models(
         text = json.dumps(listing, indent=2, ensure_ascii=False) + "\n"
     else:
         layout = Layout(terminal)
-        text = f"models in {printable(models_folder())}{'' if found else ': none yet'}\n"
-        if found:
-            titles = ["name", "architecture", "parameters", "dtype", "size", "context"]
-            text += layout.table_or_lines(titles, [_row(model) for model in found], left=2)
+        text = f"models in genx and in {printable(models_folder())}{'' if installed else ' (none yet)'}\n"
+        titles = ["name", "architecture", "parameters", "dtype", "size", "context", "place"]
+        text += layout.table_or_lines(titles, [_row(model) for model in found], left=2)
         rows = [[name, "yes" if as_gguf else "no"] for name, as_gguf in known.items()]
         text += f"\n{layout.table_or_lines(['architecture', 'read from GGUF'], rows, left=2)}"
     Output(terminal).write(text)
     return ExitCode.OK
 
 
-def _describe(name: str, path: Path, terminal: Terminal) -> dict[str, Any]:
+def _describe(name: str, path: Path, terminal: Terminal, place: str) -> dict[str, Any]:
     model = Inspection(path)
-    described: dict[str, Any] = {"name": name, "path": str(path), "format": model.format}
+    described: dict[str, Any] = {"name": name, "place": place, "path": str(path), "format": model.format}
     facts: dict[str, Callable[[], Any]] = {
         "architecture": lambda: model.model_type,
         "parameters": lambda: model.parameters,
@@ -80,6 +82,6 @@ def _row(model: Mapping[str, Any]) -> list[str]:
     size = model["size_bytes"]
     cells = [
         model["name"], model["architecture"] or _UNKNOWN, number("parameters"), model["dtype"] or _UNKNOWN,
-        _UNKNOWN if size is None else human_bytes(size), number("context"),
+        _UNKNOWN if size is None else human_bytes(size), number("context"), model["place"],
     ]  # fmt: skip
     return [printable(cell) for cell in cells]

@@ -83,7 +83,7 @@ Model = Annotated[
         envvar="GENX_MODEL",
         rich_help_panel=_MODEL,
         help="Checkpoint folder or GGUF file, a name that genx models lists, or ORG/NAME[@REVISION] of the Hugging "
-        "Face hub.",
+        "Face hub (default: storyteller, which genx carries and which tells small stories).",
     ),
 ]
 Device = Annotated[

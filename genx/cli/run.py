@@ -2,6 +2,7 @@
 
 import typer
 
+from genx.checkpoint import embedded_model
 from genx.cli import options, rows_options
 from genx.cli.options import number, whole_number, whole_numbers
 from genx.cli.ray_option import Ray, RayCommand
@@ -11,7 +12,7 @@ from genx.engine.arithmetic import check_arithmetic
 from genx.engine.device import check_device_and_dtype, check_processes, check_threads
 from genx.engine.prompt import check_truncate
 from genx.engine.settings import RequestedSettings, check_requested
-from genx.errors import ArgumentError, UsageError
+from genx.errors import ArgumentError
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -116,11 +117,11 @@ def run(
     check_arithmetic(device, dtype, quantize, kernels)
     threads_asked = whole_number("threads", threads)
     check_threads(threads_asked)
-    if model is None:
-        raise UsageError("no model is given; give -m PATH or -m NAME, or set GENX_MODEL")
     processes = whole_number("tensor_parallel", tensor_parallel)
     check_processes(processes, device)
-    wanted = ModelRequest(model, device, dtype, threads_asked, quantize, kernels, processes or 1)
+    wanted = ModelRequest(
+        model or str(embedded_model()), device, dtype, threads_asked, quantize, kernels, processes or 1
+    )
     check_one_process(wanted)
     shown = OutputRequest(special, echo, not no_stream, json, stats, explain, profile, quiet)
     if input is not None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from genx.checkpoint import models_folder, resolve_model
+from genx.checkpoint import embedded_model, models_folder, resolve_model
 from genx.errors import CheckpointError
 
 
@@ -37,6 +37,13 @@ def test_a_path_comes_before_a_name(models: Path) -> None:
     assert resolve_model(models / "beta") == models / "beta"
 
 
+def test_the_embedded_model_comes_after_the_models_folder(models: Path) -> None:
+    assert resolve_model("storyteller") == embedded_model()
+    (models / "storyteller").mkdir()
+    (models / "storyteller" / "config.json").write_text("{}")
+    assert resolve_model("storyteller") == models / "storyteller"
+
+
 def test_a_name_may_have_parts(models: Path) -> None:
     (models / "org" / "model").mkdir(parents=True)
     assert resolve_model("org/model") == models / "org" / "model"
@@ -46,7 +53,8 @@ def test_a_missing_model_names_both_places_the_models_and_the_way_to_one(models:
     assert refusal("gamma") == (
         f"there is no model gamma: {Path('gamma').absolute()} and {models / 'gamma'} do not exist; "
         f"models in {models}: alpha, beta; "
-        "run scripts/fetch_smollm2 to get smollm2-135m, or give a Hugging Face folder or a GGUF file"
+        "storyteller comes with genx; run scripts/fetch_smollm2 to get smollm2-135m, or give a Hugging Face folder or "
+        "a GGUF file"
     )
 
 

@@ -115,7 +115,6 @@ def test_usage_errors_are_plain_lines(arguments: list[str], stderr: str) -> None
             ["--ignore-eos", "--eos-token-id", "5"],
             "--ignore-eos and --eos-token-id are both given; allowed: one of them; drop the other",
         ),
-        ([], "no model is given; give -m PATH or -m NAME, or set GENX_MODEL"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
