@@ -268,7 +268,7 @@ def _put(name: str, stored: Tensor, dtype: torch.dtype | None, device: torch.dev
     dtype = dtype or stored.dtype
     try:
         return stored.to(device=device, dtype=dtype)
-    except (MemoryError, RuntimeError) as error:
+    except (MemoryError, RuntimeError, TypeError) as error:  # TypeError: a Mac's GPU has no float64
         raise CheckpointError(
             f"{name} {list(stored.shape)} cannot be put on {device} as {dtype}, {when}: "
             f"{printable(str(error).splitlines()[0])}"

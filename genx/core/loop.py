@@ -85,7 +85,7 @@ def generation_loop(
         next_token = sample_next_token(logits, *sampling)  # [B, 1]
         if pad_id is not None:
             next_token = next_token.masked_fill(finished.unsqueeze(-1), pad_id)
-            finished = finished | torch.isin(next_token.squeeze(-1), eos)
+            finished = finished | (next_token == eos).any(dim=-1)  # torch.isin of integers is wrong on older Macs
         text.append(next_token)
         if masks is not None:
             masks.append(torch.ones_like(next_token, dtype=torch.bool))
