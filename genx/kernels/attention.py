@@ -5,7 +5,7 @@ Shapes: see the legend in genx/core/base_model.py.
 
 from array import array
 from collections.abc import Sequence
-from ctypes import byref
+from ctypes import addressof, byref
 from dataclasses import dataclass
 
 import torch
@@ -144,11 +144,11 @@ class NativeAttention:
             raise MemoryError
         return mixed, following
 
-    def places(self, step: Positions, rotary: Rotary | None) -> object:
-        """`struct step` by reference, made once for all layers of a step that turn by the same angles."""
+    def places(self, step: Positions, rotary: Rotary | None) -> int:
+        """Address of `struct step`, made once for all layers of a step that turn by the same angles."""
         tables = step.shared(("native", None if rotary is None else id(rotary[0])), lambda: StepTables(step, rotary))
         tables.check(self._head_size)
-        return tables.argument
+        return tables.address
 
     def reserve(self, like: Tensor, step: Positions, entry: Entry) -> tuple["array[int]", Entry] | None:
         """`struct row_cache` of each row as three numbers a row, and the next entry; None as above.
@@ -174,6 +174,15 @@ class NativeAttention:
         return memory, RowEntries(following)
 
 
+def keeps_all(entry: Entry, step: Positions) -> bool:
+    """Whether a step overwrites no key that one of its own queries still sees; see `LayerCache.reserve`."""
+    if not step.store:
+        return False
+    if step.length == 1:
+        return True
+    return isinstance(entry, LayerCache) and (entry.window is None or step.end <= entry.window)
+
+
 class StepTables:
     """Positions and angles of a step as native operations want them, made once for all layers."""
 
@@ -197,7 +206,7 @@ class StepTables:
         self._structure = StepStructure(
             batch, length, self._positions.data_ptr(), visible, cosine, sine, self._angles, pitch
         )
-        self.argument = byref(self._structure)
+        self.address = addressof(self._structure)
 
     def check(self, head_size: int) -> None:
         """Refuse angles that are not for pairs of channels of a head."""

@@ -3,7 +3,7 @@
 Shapes: see the legend in genx/core/base_model.py.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from inspect import isfunction
 
 import torch
@@ -12,13 +12,13 @@ from torch.nn import functional as F
 
 from genx.core.attention import PLAIN_SCORING, Attention, HeadNormAttention, Scoring
 from genx.core.cache import Entry
-from genx.core.decoder import DecoderLayer
+from genx.core.decoder import Decoder, DecoderLayer
 from genx.core.feed_forward import Activation, GatedMLP
 from genx.core.fused import FusedAttention, FusedMLP
 from genx.core.moe import Expert
 from genx.core.positions import Positions
-from genx.kernels.attention import AttentionTraits, CachedAttention, Rotary
-from genx.kernels.layer import NativeLayer
+from genx.kernels.attention import AttentionTraits, CachedAttention, Rotary, keeps_all
+from genx.kernels.layers import NativeLayer, NativeLayers
 from genx.kernels.library import Library
 from genx.kernels.linear import KernelLinear
 from genx.kernels.modules import KernelBlock, KernelModule
@@ -120,27 +120,56 @@ class KernelDecoderLayer(KernelBlock):
         self._mix = attention.cached_attention(native, norm_of(block, "input_layernorm"))
         self._output = attention.output
         self._norm = norm_of(block, "post_attention_layernorm")
-        self._whole: NativeLayer | None = None
+        self.whole: NativeLayer | None = None
         self._inner: Projection | None = None
         if isinstance(self._feed_forward, KernelGatedMLP):
             self._inner = self._feed_forward.inner(native, self._norm)
             self._down = self._feed_forward.down
             if self._inner.is_native:
-                self._whole = NativeLayer(self._mix, self._output, self._inner, self._down, native)
+                self.whole = NativeLayer(self._mix, self._output, self._inner, self._down)
+        self._layers = None if self.whole is None else NativeLayers([self.whole], native)
 
     def forward(
         self, hidden: Tensor, step: Positions, rotary: Rotary, entry: Entry | None
     ) -> tuple[Tensor, Entry | None]:
         """`hidden` [B, T, C] to [B, T, C], and the next cache entry."""
-        if self._whole is not None and entry is not None and step.batch * step.length <= ROWS_MAX:
-            found = self._whole(hidden, step, rotary, entry)
+        if self._layers is not None and entry is not None and step.batch * step.length <= ROWS_MAX:
+            found = self._layers(hidden, step, [rotary], [entry])
             if found is not None:
-                return found
+                return found[0], found[1][0]
         mixed, entry = self._mix(hidden, step, rotary, entry)
         hidden = self._output(mixed, hidden)
         if self._inner is None:
             return hidden + self._feed_forward(self._norm(hidden)), entry
         return self._down(self._inner(hidden), hidden), entry
+
+
+class KernelDecoder(KernelBlock):
+    """Counterpart of Decoder that takes short steps through all layers at once."""
+
+    def __init__(self, block: Decoder, native: Library) -> None:
+        super().__init__(block)
+        self._angles = block.angles
+        self._norm = norm_of(self, "norm")
+        self._layers: list[nn.Module] = list(block.layers)
+        wholes = [layer.whole for layer in self._layers if isinstance(layer, KernelDecoderLayer) and layer.whole]
+        self._native = NativeLayers(wholes, native) if len(wholes) == len(self._layers) else None
+
+    def forward(
+        self, hidden: Tensor, step: Positions, cache: Sequence[Entry | None]
+    ) -> tuple[Tensor, list[Entry] | None]:
+        """Embedded tokens [B, T, C] to the head's input [B, T, C], and the next cache (None unless the step stores)."""
+        rotaries = self._angles(step, hidden.dtype)
+        if self._native is not None and step.batch * step.length <= ROWS_MAX:
+            entries = [entry for entry in cache if entry is not None and keeps_all(entry, step)]
+            found = self._native(hidden, step, rotaries, entries) if len(entries) == len(self._layers) else None
+            if found is not None:
+                return self._norm(found[0]), found[1]
+        following: list[Entry] = []
+        for layer, rotary, entry in zip(self._layers, rotaries, cache, strict=True):
+            hidden, after = layer(hidden, step, rotary, entry)
+            following.append(after)
+        return self._norm(hidden), following if step.store else None
 
 
 class KernelFusedAttention(KernelBlock):
@@ -201,6 +230,7 @@ _COUNTERPARTS: Mapping[type[nn.Module], tuple[Callable[..., nn.Module], _Parts]]
     Expert: (KernelExpert, {}),
     FusedAttention: (KernelFusedAttention, {}),
     FusedMLP: (KernelFusedMLP, {}),
+    Decoder: (KernelDecoder, {"norm": KernelNorm}),
     DecoderLayer: (
         KernelDecoderLayer,
         {"self_attn": KernelAttention, "input_layernorm": KernelNorm, "post_attention_layernorm": KernelNorm},

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-INTERFACE = 1
+INTERFACE = 2
 """Raised with every change of a structure or an argument; `genx_interface` in native/library.c holds the same."""
 
 FORMATS = {"float32": 0, "bfloat16": 1, "float16": 2, "int8": 3, "int4": 4}
@@ -26,6 +26,8 @@ ACTIVATIONS = {"identity": 0, "silu": 1, "tanh_gelu": 2, "gelu": 3, "relu": 4}
 
 NORMS = {"root mean square": 1, "layer norm": 2}
 """Numbers of native/norm.h."""
+
+_RUNTIME = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads", "omp_get_max_threads")
 
 _SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
 
@@ -94,7 +96,7 @@ class StepStructure(Structure):
 
 
 class LayerStructure(Structure):
-    """`struct layer` of native/layer.c."""
+    """`struct layer` of native/layers.c."""
 
     _fields_ = (
         ("into_heads", POINTER(ProjectionStructure)),
@@ -118,7 +120,7 @@ class Library:
     project: Callable[..., int]
     normalize: Callable[..., None]
     attend: Callable[..., int]
-    layer: Callable[..., int]
+    layers: Callable[..., int]
     activate: Callable[..., None]
     expand: Callable[..., None]
 
@@ -158,11 +160,11 @@ def load_library(path: Path, level: str) -> Library | str:
     normalize.argtypes = [POINTER(Norm), c_void_p, c_void_p, c_int64, c_int64]
     normalize.restype = None
     attend = handle.genx_attend
-    attend.argtypes = [POINTER(AttentionStructure), POINTER(StepStructure), c_void_p, c_void_p, c_void_p]
+    attend.argtypes = [POINTER(AttentionStructure), c_void_p, c_void_p, c_void_p, c_void_p]
     attend.restype = c_int32
-    layer = handle.genx_layer
-    layer.argtypes = [POINTER(LayerStructure), POINTER(StepStructure), c_void_p, c_void_p, c_void_p]
-    layer.restype = c_int32
+    layers = handle.genx_layers
+    layers.argtypes = [c_void_p, c_int64, c_void_p, c_void_p]
+    layers.restype = c_int32
     activate = handle.genx_activate
     activate.argtypes = [c_int64, c_void_p, c_void_p, c_int64]
     activate.restype = None
@@ -172,7 +174,7 @@ def load_library(path: Path, level: str) -> Library | str:
     quantize = handle.genx_quantize
     quantize.argtypes = [POINTER(Matrix), c_int64, c_void_p, c_void_p]
     quantize.restype = c_int64
-    return Library(level, _share_threads(handle), project, normalize, attend, layer, activate, expand, quantize)
+    return Library(level, _share_threads(handle), project, normalize, attend, layers, activate, expand, quantize)
 
 
 def _share_threads(handle: ctypes.CDLL) -> bool:
@@ -185,11 +187,11 @@ def _share_threads(handle: ctypes.CDLL) -> bool:
         name = "libtorch_cpu.dylib" if sys.platform == "darwin" else "libtorch_cpu.so"
         try:
             runtime = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / name))
-            parallel, number, count = runtime.GOMP_parallel, runtime.omp_get_thread_num, runtime.omp_get_num_threads
+            functions = [getattr(runtime, name) for name in _RUNTIME]
         except (OSError, AttributeError):
             return False
-        handle.genx_set_team.argtypes = [c_void_p] * 3
+        handle.genx_set_team.argtypes = [c_void_p] * len(functions)
         handle.genx_set_team.restype = None
-        handle.genx_set_team(*(ctypes.cast(function, c_void_p) for function in (parallel, number, count)))
+        handle.genx_set_team(*(ctypes.cast(function, c_void_p) for function in functions))
         return True
     return False

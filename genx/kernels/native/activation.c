@@ -66,11 +66,11 @@ struct activation_work {
     int64_t count;
 };
 
-static void activate_share(const void *job, int64_t member, int64_t members)
+static void activate_share(const void *job, const struct member *me)
 {
     const struct activation_work *work = job;
     int64_t first, last;
-    team_share(work->count, member, members, &first, &last);
+    team_share(work->count, me, &first, &last);
     activate(work->activation, work->values + first, last - first);
     for (int64_t i = first; work->factors && i < last; i++)
         work->values[i] *= work->factors[i];

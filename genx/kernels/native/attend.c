@@ -14,15 +14,15 @@ struct work {
     const struct attention *attention;
     const struct step *step;
     const struct row_cache *rows;
-    const float *projected; /* [B, T, (H + 2 G) D] */
-    float *output;          /* [B, T, H D] */
-    int64_t parts;          /* of the longest row */
-    float *mixtures;        /* [B, T, H, parts, D + 2]: the part's mixed values, its largest score, its sum of powers */
+    float *projected; /* [B, T, (H + 2 G) D] */
+    float *output;    /* [B, T, H D] */
+    int64_t parts;    /* of the longest row */
+    float *mixtures;  /* [B, T, H, parts, D + 2]: the part's mixed values, its largest score, its sum of powers */
 };
 
-INLINE int64_t visible_slots(const struct work *work, int64_t row, int64_t token)
+INLINE int64_t visible_slots(const struct step *step, const struct row_cache *rows, int64_t row, int64_t token)
 {
-    return minimum(work->step->positions[row * work->step->length + token] + 1, work->rows[row].capacity);
+    return minimum(step->positions[row * step->length + token] + 1, rows[row].capacity);
 }
 
 INLINE int64_t projected_size(const struct attention *attention)
@@ -51,26 +51,25 @@ static void turn(float *heads, int64_t count, int64_t size, const struct norm *n
     }
 }
 
-/* Turn a token's queries and keys in place, and write its keys and values. */
-static void enter_token(
-    const struct attention *attention, const struct step *step, const struct row_cache *cache, float *projected,
-    int64_t row, int64_t token
-)
+/* Turn a token's queries and keys of one group in place, and write its key and value. */
+static void enter_group(const struct work *work, int64_t row, int64_t token, int64_t group)
 {
+    const struct attention *attention = work->attention;
+    const struct step *step = work->step;
+    const struct row_cache *cache = &work->rows[row];
     const int64_t size = attention->head_size, index = row * step->length + token;
-    float *keys = projected + attention->heads * size;
-    const float *values = keys + attention->groups * size;
+    const int64_t shared = attention->heads / attention->groups;
+    float *heads = work->projected + index * projected_size(attention);
+    float *key = heads + (attention->heads + group) * size;
+    const float *value = key + attention->groups * size;
     const int64_t angle = row * step->angle_pitch + token * step->angles;
-    turn(projected, attention->heads, size, &attention->query_norm, step, angle);
-    turn(keys, attention->groups, size, &attention->key_norm, step, angle);
+    turn(heads + group * shared * size, shared, size, &attention->query_norm, step, angle);
+    turn(key, 1, size, &attention->key_norm, step, angle);
     if (step->visible && !step->visible[index])
         return;
-    const int64_t slot = step->positions[index] % cache->capacity;
-    for (int64_t group = 0; group < attention->groups; group++) {
-        const int64_t to = (group * cache->capacity + slot) * size;
-        memcpy(cache->keys + to, keys + group * size, (size_t)size * sizeof(float));
-        memcpy(cache->values + to, values + group * size, (size_t)size * sizeof(float));
-    }
+    const int64_t to = (group * cache->capacity + step->positions[index] % cache->capacity) * size;
+    memcpy(cache->keys + to, key, (size_t)size * sizeof(float));
+    memcpy(cache->values + to, value, (size_t)size * sizeof(float));
 }
 
 INLINE float dot(const float *a, const float *b, int64_t size)
@@ -160,7 +159,7 @@ static void attend_part(const struct work *work, int64_t row, int64_t group, int
     float scores[PART] = {0};
     for (int64_t token = 0; token < work->step->length; token++) {
         const int64_t index = row * work->step->length + token;
-        const int64_t count = minimum(visible_slots(work, row, token) - start, PART);
+        const int64_t count = minimum(visible_slots(work->step, work->rows, row, token) - start, PART);
         for (int64_t head = group * shared; count > 0 && head < (group + 1) * shared; head++) {
             float *mixture = work->mixtures + ((index * attention->heads + head) * work->parts + part) * (size + 2);
             const float *query = work->projected + index * projected_size(attention) + head * size;
@@ -170,16 +169,6 @@ static void attend_part(const struct work *work, int64_t row, int64_t group, int
             mix(scores, cache->values + from, count, size, mixture);
         }
     }
-}
-
-static void attend_share(const void *job, int64_t member, int64_t members)
-{
-    const struct work *work = job;
-    const int64_t groups = work->attention->groups;
-    int64_t first, last;
-    team_share(work->step->batch * groups * work->parts, member, members, &first, &last);
-    for (int64_t item = first; item < last; item++)
-        attend_part(work, item / work->parts / groups, item / work->parts % groups, item % work->parts);
 }
 
 /* The softmax over all slots from those over its parts. */
@@ -210,30 +199,77 @@ static void join_parts(const struct work *work, int64_t index, int64_t head, int
         output[i] /= total;
 }
 
+static int64_t longest_row(const struct step *step, const struct row_cache *rows)
+{
+    int64_t slots = 0;
+    for (int64_t index = 0; index < step->batch * step->length; index++) {
+        const int64_t visible = visible_slots(step, rows, index / step->length, index % step->length);
+        slots = visible > slots ? visible : slots;
+    }
+    return slots;
+}
+
+INLINE int64_t parts_of(int64_t slots) { return (slots + PART - 1) / PART; }
+
+int64_t attend_memory(const struct attention *attention, const struct step *step, const struct row_cache *rows)
+{
+    const int64_t parts = parts_of(longest_row(step, rows));
+    return step->batch * step->length * attention->heads * parts * (attention->head_size + 2);
+}
+
+void attend(
+    const struct attention *attention, const struct step *step, const struct row_cache *rows, float *projected,
+    float *output, float *memory, const struct member *me
+)
+{
+    const int64_t groups = attention->groups, heads = attention->heads, tokens = step->batch * step->length;
+    const struct work work = {attention, step, rows, projected, output, parts_of(longest_row(step, rows)), memory};
+    int64_t first, last;
+    team_share(tokens * groups, me, &first, &last);
+    for (int64_t item = first; item < last; item++)
+        enter_group(&work, item / groups / step->length, item / groups % step->length, item % groups);
+    team_wait(me);
+    team_share(step->batch * groups * work.parts, me, &first, &last);
+    for (int64_t item = first; item < last; item++)
+        attend_part(&work, item / work.parts / groups, item / work.parts % groups, item % work.parts);
+    team_wait(me);
+    team_share(tokens * heads, me, &first, &last);
+    for (int64_t item = first; item < last; item++) {
+        const int64_t index = item / heads;
+        const int64_t slots = visible_slots(step, rows, index / step->length, index % step->length);
+        join_parts(&work, index, item % heads, parts_of(slots));
+    }
+}
+
+int64_t attend_work(const struct attention *attention, const struct step *step, const struct row_cache *rows)
+{
+    return step->batch * step->length * attention->heads * longest_row(step, rows) * attention->head_size * 2;
+}
+
+struct attending {
+    const struct attention *attention;
+    const struct step *step;
+    const struct row_cache *rows;
+    float *projected, *output, *memory;
+};
+
+static void attend_share(const void *job, const struct member *me)
+{
+    const struct attending *work = job;
+    attend(work->attention, work->step, work->rows, work->projected, work->output, work->memory, me);
+}
+
+/* `attend` by a team. Returns 0, or 1 if there is no memory. */
 int32_t genx_attend(
     const struct attention *attention, const struct step *step, const struct row_cache *rows, float *projected,
     float *output
 )
 {
-    const int64_t size = attention->head_size, tokens = step->batch * step->length;
-    struct work work = {attention, step, rows, projected, output, 0, NULL};
-    int64_t slots = 0;
-    for (int64_t index = 0; index < tokens; index++) {
-        const int64_t row = index / step->length, token = index % step->length;
-        const int64_t visible = visible_slots(&work, row, token);
-        enter_token(attention, step, &rows[row], projected + index * projected_size(attention), row, token);
-        slots = visible > slots ? visible : slots;
-    }
-    work.parts = (slots + PART - 1) / PART;
-    work.mixtures = malloc((size_t)(tokens * attention->heads * work.parts * (size + 2)) * sizeof(float));
-    if (!work.mixtures)
+    float *memory = malloc((size_t)attend_memory(attention, step, rows) * sizeof *memory);
+    if (!memory)
         return 1;
-    team_run(attend_share, &work, tokens * attention->heads * slots * size * 2);
-    for (int64_t index = 0; index < tokens; index++) {
-        const int64_t visible = visible_slots(&work, index / step->length, index % step->length);
-        for (int64_t head = 0; head < attention->heads; head++)
-            join_parts(&work, index, head, (visible + PART - 1) / PART);
-    }
-    free(work.mixtures);
+    const struct attending work = {attention, step, rows, projected, output, memory};
+    team_run(attend_share, &work, attend_work(attention, step, rows));
+    free(memory);
     return 0;
 }

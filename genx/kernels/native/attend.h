@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "norm.h"
+#include "team.h"
 
 struct attention {
     int64_t heads, groups, head_size;  /* H, G, D */
@@ -34,11 +35,17 @@ struct row_cache {
     int64_t capacity;
 };
 
-/* Attend from `projected` [B, T, (H + 2 G) D] - each token's queries, keys and values, whose queries and keys are
- * rotated in place - over the cache of each row, into `output` [B, T, H D]. Returns 0, or 1 if there is no memory. */
-int32_t genx_attend(
+/* Floats of memory that `attend` needs. */
+int64_t attend_memory(const struct attention *attention, const struct step *step, const struct row_cache *rows);
+
+/* About how many multiplications it has. */
+int64_t attend_work(const struct attention *attention, const struct step *step, const struct row_cache *rows);
+
+/* A member's share of attending from `projected` [B, T, (H + 2 G) D] - each token's queries, keys and values, whose
+ * queries and keys are rotated in place - over the cache of each row, into `output` [B, T, H D]. */
+void attend(
     const struct attention *attention, const struct step *step, const struct row_cache *rows, float *projected,
-    float *output
+    float *output, float *memory, const struct member *me
 );
 
 #endif

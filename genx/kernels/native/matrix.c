@@ -75,7 +75,7 @@ struct expansion {
     float *to;
 };
 
-static void expand_share(const void *job, int64_t member, int64_t members)
+static void expand_share(const void *job, const struct member *me)
 {
     const struct expansion *expansion = job;
     const struct matrix *matrix = expansion->matrix;
@@ -83,7 +83,7 @@ static void expand_share(const void *job, int64_t member, int64_t members)
     const int64_t whole = columns / ROW_MULTIPLE * ROW_MULTIPLE;
     float rest[ROW_MULTIPLE];
     int64_t first, last;
-    team_share(expansion->last - expansion->first, member, members, &first, &last);
+    team_share(expansion->last - expansion->first, me, &first, &last);
     for (int64_t row = first; row < last; row++) {
         float *to = expansion->to + row * columns;
         decode_row(matrix, expansion->first + row, 0, whole, to);

@@ -50,11 +50,11 @@ struct normalization {
     int64_t rows, columns;
 };
 
-static void normalize_share(const void *job, int64_t member, int64_t members)
+static void normalize_share(const void *job, const struct member *me)
 {
     const struct normalization *work = job;
     int64_t first, last;
-    team_share(work->rows, member, members, &first, &last);
+    team_share(work->rows, me, &first, &last);
     for (int64_t row = first; row < last; row++)
         normalize(work->norm, work->input + row * work->columns, work->columns, work->output + row * work->columns);
 }

@@ -8,6 +8,7 @@
 
 #define UNIT 16 /* outputs that a thread takes at once: a cache line of floats, so that no two threads write to one */
 
+/* A member's part of a projection. */
 struct work {
     const struct projection *projection;
     struct inputs inputs;
@@ -36,31 +37,23 @@ static void finish(const struct work *work, int64_t first, int64_t last)
     }
 }
 
-static void project_share(const void *job, int64_t member, int64_t members)
+static void multiply(const struct work *work, int64_t first, int64_t last)
 {
-    const struct work *work = job;
     const struct projection *projection = work->projection;
     const int64_t width = projection->outputs;
-    int64_t first, last, before = 0;
-    team_share((width + UNIT - 1) / UNIT, member, members, &first, &last);
-    first *= UNIT;
-    last = minimum(last * UNIT, width);
-    if (first >= last)
-        return;
     if (projection->is_gated) {
         product(&projection->matrices[0], &work->inputs, first, last, work->output, width);
         product(&projection->matrices[1], &work->inputs, first, last, work->gated, width);
-    } else {
-        for (int64_t i = 0; i < projection->count; i++) {
-            const struct matrix *matrix = &projection->matrices[i];
-            const int64_t from = first > before ? first - before : 0;
-            const int64_t to = minimum(last - before, matrix->rows);
-            if (from < to)
-                product(matrix, &work->inputs, from, to, work->output + before, width);
-            before += matrix->rows;
-        }
+        return;
     }
-    finish(work, first, last);
+    for (int64_t i = 0, before = 0; i < projection->count; i++) {
+        const struct matrix *matrix = &projection->matrices[i];
+        const int64_t from = first > before ? first - before : 0;
+        const int64_t to = minimum(last - before, matrix->rows);
+        if (from < to)
+            product(matrix, &work->inputs, from, to, work->output + before, width);
+        before += matrix->rows;
+    }
 }
 
 /* What INT4 multiplies its values and its offsets with. */
@@ -78,14 +71,6 @@ static void prepare_int4(const float *x, int64_t pitch, float *shifted, float *s
     }
 }
 
-static int64_t multiplications(const struct projection *projection, int64_t rows)
-{
-    int64_t weights = 0;
-    for (int64_t i = 0; i < projection->count; i++)
-        weights += projection->matrices[i].rows;
-    return weights * projection->columns * rows;
-}
-
 /* Matrices side by side may have formats of their own. */
 static int has_int4(const struct projection *projection)
 {
@@ -95,37 +80,106 @@ static int has_int4(const struct projection *projection)
     return 0;
 }
 
+/* Floats that each member prepares for itself: cheaper than to share them out and wait. */
+struct preparation {
+    int64_t pitch;
+    int64_t prepared, shifted, sums, all;
+};
+
+static struct preparation preparation_of(const struct projection *projection, int64_t rows)
+{
+    const int64_t pitch = round_up(projection->columns, ROW_MULTIPLE);
+    const int is_int4 = rows == 1 && has_int4(projection);
+    struct preparation size = {pitch, 0, 0, 0, 0};
+    if (projection->norm.kind || pitch != projection->columns)
+        size.prepared = rows * pitch;
+    if (is_int4) {
+        size.shifted = pitch;
+        size.sums = pitch / BLOCK * LANES;
+    }
+    size.all = round_up(size.prepared + size.shifted + size.sums, UNIT);
+    return size;
+}
+
+static int64_t gated_size(const struct projection *projection, int64_t rows)
+{
+    return projection->is_gated ? round_up(rows * projection->outputs, UNIT) : 0;
+}
+
+int64_t project_memory(const struct projection *projection, int64_t rows)
+{
+    return gated_size(projection, rows) + team_size() * preparation_of(projection, rows).all;
+}
+
+static struct inputs prepare(const struct projection *projection, const float *input, int64_t rows, float *memory)
+{
+    const struct preparation size = preparation_of(projection, rows);
+    const int64_t columns = projection->columns;
+    float *shifted = memory + size.prepared, *sums = shifted + size.shifted;
+    const struct inputs inputs = {size.prepared ? memory : input, rows, size.pitch, shifted, sums};
+    for (int64_t row = 0; size.prepared && row < rows; row++) {
+        float *to = memory + row * size.pitch;
+        if (projection->norm.kind)
+            normalize(&projection->norm, input + row * columns, columns, to);
+        else
+            memcpy(to, input + row * columns, (size_t)columns * sizeof *to);
+        memset(to + columns, 0, (size_t)(size.pitch - columns) * sizeof *to);
+    }
+    if (size.shifted)
+        prepare_int4(inputs.values, size.pitch, shifted, sums);
+    return inputs;
+}
+
+void project(
+    const struct projection *projection, const float *input, const float *residual, float *output, int64_t rows,
+    float *memory, const struct member *me
+)
+{
+    float *own = memory + gated_size(projection, rows) + me->index * preparation_of(projection, rows).all;
+    int64_t first, last;
+    team_share((projection->outputs + UNIT - 1) / UNIT, me, &first, &last);
+    first *= UNIT;
+    last = minimum(last * UNIT, projection->outputs);
+    if (first >= last)
+        return;
+    const struct work work = {projection, prepare(projection, input, rows, own), residual, memory, output};
+    multiply(&work, first, last);
+    finish(&work, first, last);
+}
+
+int64_t project_work(const struct projection *projection, int64_t rows)
+{
+    int64_t weights = 0;
+    for (int64_t i = 0; i < projection->count; i++)
+        weights += projection->matrices[i].rows;
+    return weights * projection->columns * rows;
+}
+
+struct projecting {
+    const struct projection *projection;
+    const float *input, *residual;
+    float *output;
+    int64_t rows;
+    float *memory;
+};
+
+static void project_share(const void *job, const struct member *me)
+{
+    const struct projecting *work = job;
+    project(work->projection, work->input, work->residual, work->output, work->rows, work->memory, me);
+}
+
+/* `project` by a team. Returns 0, or 1 if there is no memory. */
 int32_t genx_project(
     const struct projection *projection, const float *input, const float *residual, float *output, int64_t rows
 )
 {
-    const int64_t columns = projection->columns;
-    const int64_t pitch = round_up(columns, ROW_MULTIPLE);
-    const int prepares = projection->norm.kind || pitch != columns;
-    const int is_int4 = rows == 1 && has_int4(projection);
-    const int64_t prepared_size = prepares ? rows * pitch : 0;
-    const int64_t shifted_size = is_int4 ? pitch : 0;
-    const int64_t sums_size = is_int4 ? pitch / BLOCK * LANES : 0;
-    const int64_t gated_size = projection->is_gated ? rows * projection->outputs : 0;
-    const int64_t size = prepared_size + shifted_size + sums_size + gated_size;
+    const int64_t size = project_memory(projection, rows);
     float *memory = size ? malloc((size_t)size * sizeof *memory) : NULL;
     if (size && !memory)
         return 1;
-    float *shifted = memory + prepared_size, *sums = shifted + shifted_size, *gated = sums + sums_size;
-    const struct inputs inputs = {prepares ? memory : input, rows, pitch, shifted, sums};
-    const struct work work = {projection, inputs, residual, gated, output};
-    if (prepares)
-        for (int64_t row = 0; row < rows; row++) {
-            float *to = memory + row * pitch;
-            if (projection->norm.kind)
-                normalize(&projection->norm, input + row * columns, columns, to);
-            else
-                memcpy(to, input + row * columns, (size_t)columns * sizeof *to);
-            memset(to + columns, 0, (size_t)(pitch - columns) * sizeof *to);
-        }
-    if (is_int4)
-        prepare_int4(inputs.values, pitch, shifted, sums);
-    team_run(project_share, &work, multiplications(projection, rows));
+    const struct projecting work = {projection, input, residual, output, rows, memory};
+    team_run(project_share, &work, project_work(projection, rows));
     free(memory);
     return 0;
 }

@@ -7,6 +7,7 @@
 
 #include "matrix.h"
 #include "norm.h"
+#include "team.h"
 
 #define MATRICES_MAX 3
 
@@ -22,10 +23,17 @@ struct projection {
     struct norm norm; /* of kind 0: none */
 };
 
-/* Project `rows` rows of `input` [rows, columns] to `output` [rows, outputs]; `residual` [rows, outputs] or null.
- * Returns 0, or 1 if there is no memory. */
-int32_t genx_project(
-    const struct projection *projection, const float *input, const float *residual, float *output, int64_t rows
+/* Floats of memory that `project` needs. */
+int64_t project_memory(const struct projection *projection, int64_t rows);
+
+/* About how many multiplications it has. */
+int64_t project_work(const struct projection *projection, int64_t rows);
+
+/* A member's share of projecting `rows` rows of `input` [rows, columns] to `output` [rows, outputs]; `residual`
+ * [rows, outputs] or null. */
+void project(
+    const struct projection *projection, const float *input, const float *residual, float *output, int64_t rows,
+    float *memory, const struct member *me
 );
 
 #endif

@@ -165,13 +165,13 @@ static int64_t quantize_int4_pair(const float *weights, uint8_t *words, uint16_t
     return fault;
 }
 
-static void quantize_share(const void *job, int64_t member, int64_t members)
+static void quantize_share(const void *job, const struct member *me)
 {
     const struct quantization *work = job;
     const int64_t columns = work->from->columns, padded = round_up(columns, ROW_MULTIPLE);
     float weights[ROW_MULTIPLE];
     int64_t first, last, faults = 0;
-    team_share(work->from->rows, member, members, &first, &last);
+    team_share(work->from->rows, me, &first, &last);
     for (int64_t row = first; row < last; row++)
         for (int64_t column = 0; column < padded; column += ROW_MULTIPLE) {
             const int64_t start = row * padded + column;
