@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from genx.checkpoint.read_ahead import read_ahead
 from genx.cli.loading import load_model
 from genx.cli.requests import ModelRequest
 from genx.cli.rows_request import RowsRequest
@@ -34,6 +35,7 @@ def ready_batch(
         GenxError: the model cannot be loaded here, or the cluster cannot be reached.
     """
     if rows.ray is None:
+        read_ahead(folder)
         model = load_model(folder, wanted, status).model
         yield _on_this_machine(model, wanted, rows, terminal), model
         return
