@@ -3,11 +3,14 @@
 Needs the extra genx[ray]. No torch.
 """
 
+import atexit
+import logging
 import os
 import pickle
+import socket
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
@@ -28,6 +31,7 @@ _NEEDED = ("ray", "pyarrow", "pandas")
 # starts shall not report to its makers.
 _ENVIRONMENT = {"RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_USAGE_STATS_ENABLED": "0"}
 _SECONDS_BETWEEN_LOOKS = 0.1
+_SECONDS_TO_ANSWER = 10.0
 _STDERR = 2
 
 
@@ -51,8 +55,10 @@ def silenced() -> Iterator[None]:
 
 @cache
 def _nowhere() -> TextIO:
-    """Never closed: Ray's handlers of logs and of crashes keep the stream that they have found."""
-    return Path(os.devnull).open("w", encoding="utf-8")
+    """Open until the end: Ray's handlers of logs and of crashes keep the stream that they have found."""
+    stack = ExitStack()
+    atexit.register(stack.close)
+    return stack.enter_context(Path(os.devnull).open("w", encoding="utf-8"))
 
 
 @contextmanager
@@ -118,12 +124,14 @@ class RayCluster:
         """
         for name, value in _ENVIRONMENT.items():
             os.environ.setdefault(name, value)
-        ray = _ray("ray")
+        logging.raiseExceptions = False  # threads of Ray's outlive the connection, and log that it has gone
         own: dict[str, Any] = {"include_dashboard": False} if self._address == LOCAL else {}
         try:
+            _knock(self._address)
+            ray = _ray("ray")
             with _descriptor_silenced(_STDERR):
                 ray.init(self._address, log_to_driver=False, logging_level="CRITICAL", **own)
-        except (RuntimeError, ValueError, OSError) as error:  # ConnectionError among them
+        except (RuntimeError, ValueError, OSError, OverflowError) as error:
             if self._address == LOCAL:
                 raise GenxError(f"Ray cannot be started on this machine: {_first_line(error)}") from error
             raise GenxError(
@@ -190,11 +198,23 @@ class RayCluster:
         )
 
 
+def _knock(address: str) -> None:
+    """Refuse an address at which nobody listens: Ray would try for minutes, deaf to Ctrl-C.
+
+    Raises:
+        OSError: nobody does.
+    """
+    host, colon, port = address.rpartition(":")
+    if colon:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_SECONDS_TO_ANSWER).close()
+
+
 def _ray(module: str) -> Any:
     """Ray's modules take seconds to import, and may be missing."""
     return import_module(module)
 
 
 def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines()]
-    return next(filter(None, lines), type(error).__name__)
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    lines = [line.strip() for line in text.splitlines()]
+    return next(filter(None, lines), type(error).__name__).rstrip(".")
