@@ -54,12 +54,11 @@ NEXT, LEAVE = "next", "leave"
 READY, LOADED = "ready", "loaded"
 
 
-def follow(leader: Connection, post: Post) -> None:
+def follow(leader: Connection) -> None:
     """Load a part of the model, then take each step that the leader takes, until it goes away.
 
     Args:
-        leader: sends tasks and steps; its end, by whatever cause, ends this process.
-        post: what to load.
+        leader: sends a post, then tasks and steps; its end, by whatever cause, ends this process.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the leader's, who then leaves the task
     if os.environ.get("GENX_DEBUG") != "1":
@@ -67,19 +66,22 @@ def follow(leader: Connection, post: Post) -> None:
     messages: SimpleQueue[Any] = SimpleQueue()
     threading.Thread(target=_listen, args=(leader, messages), daemon=True).start()
     try:
-        _serve(leader, messages, post)
+        _serve(leader, messages)
     except Exception as error:
         leader.send(" ".join(str(error).split()) or type(error).__name__)
         raise SystemExit(ExitCode.FAILED) from error
 
 
-def _serve(leader: Connection, messages: "SimpleQueue[Any]", post: Post) -> None:
-    import torch
+def _serve(leader: Connection, messages: "SimpleQueue[Any]") -> None:
+    import torch  # while the leader does the same, and reads the prompt
 
     from genx.checkpoint import load_model
     from genx.engine.stream import generation_steps
     from genx.parallel.group import joined
 
+    post = messages.get()
+    if post is None:
+        return
     if post.threads is not None:
         torch.set_num_threads(post.threads)
     leader.send(READY)

@@ -31,7 +31,10 @@ _NOTICING_S = 10  # in which a sum that waits for a process that has ended fails
 
 
 class Team:
-    """A `with` block in which several processes share a model; at its end, however it comes, the others have ended."""
+    """A `with` block in which several processes share a model; at its end, however it comes, the others have ended.
+
+    They start with the block, so that they are ready when it comes to the model.
+    """
 
     def __init__(self, processes: int, on_hang: Callable[[GenxError], None]) -> None:
         """
@@ -48,6 +51,9 @@ class Team:
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
     def __enter__(self) -> "Team":
+        with _without_ctrl_c():
+            self._followers += [Follower(rank, self._processes) for rank in range(1, self._processes)]
+        threading.Thread(target=self._watch, daemon=True).start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -92,7 +98,9 @@ class Team:
         if threads is not None:
             torch.set_num_threads(threads)
         place = self._group.enter_context(meeting_place())
-        self._start(Post(0, self._processes, place, os.fspath(path), arithmetic.dtype, arithmetic.device, threads))
+        post = Post(0, self._processes, place, os.fspath(path), arithmetic.dtype, arithmetic.device, threads)
+        for rank, follower in enumerate(self._followers, start=1):
+            follower.send(replace(post, rank=rank))
         self._await(READY)
         mesh = self._group.enter_context(joined(0, self._processes, arithmetic.device, place))
         loaded = load_to_run(path, arithmetic, progress=progress, mesh=mesh)
@@ -132,11 +140,6 @@ class Team:
             for follower in self._followers:
                 follower.send(LEAVE)
 
-    def _start(self, post: Post) -> None:
-        with _without_ctrl_c():
-            self._followers += [Follower(replace(post, rank=rank)) for rank in range(1, self._processes)]
-        threading.Thread(target=self._watch, daemon=True).start()
-
     def _await(self, message: str) -> None:
         for follower in self._followers:
             follower.wait_for(message)
@@ -159,11 +162,11 @@ class Team:
 class Follower:
     """One of the other processes, seen from the one that leads."""
 
-    def __init__(self, post: Post) -> None:
+    def __init__(self, rank: int, processes: int) -> None:
         spawning = multiprocessing.get_context("spawn")
-        self._name = f"process {post.rank + 1} of {post.processes}"
+        self._name = f"process {rank + 1} of {processes}"
         self._connection, other_end = spawning.Pipe()
-        self._process = spawning.Process(target=follow, args=(other_end, post), daemon=True)
+        self._process = spawning.Process(target=follow, args=(other_end,), daemon=True)
         self._process.start()
         other_end.close()
 

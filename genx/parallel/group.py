@@ -16,6 +16,8 @@ from genx.errors import ArgumentError, GenxError
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 """By what processes on a device type send each other tensors."""
 
+_LOOPBACK = {"linux": "lo", "darwin": "lo0"}
+
 
 def check_processes(processes: int, device: str) -> None:
     """Refuse what this machine or this torch cannot do.
@@ -67,8 +69,9 @@ def joined(rank: int, processes: int, device: str, place: Path) -> Iterator[Devi
     """
     if device == "cuda":
         torch.cuda.set_device(rank)
-    elif "GLOO_SOCKET_IFNAME" not in os.environ and sys.platform == "linux":
-        os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # no name of this machine need be known to it, nor a port be open
+    elif sys.platform in _LOOPBACK:
+        # No name of this machine need be known to it, and nobody outside can connect.
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", _LOOPBACK[sys.platform])
     dist.init_process_group(BACKENDS[device], init_method=place.as_uri(), rank=rank, world_size=processes)
     try:
         yield init_device_mesh(device, (processes,))

@@ -125,8 +125,9 @@ def test_a_process_that_ends_is_an_error_of_the_run(folder: Path, monkeypatch: p
 
 
 def test_what_a_process_cannot_load_is_told(tmp_path: Path) -> None:
-    follower = Follower(Post(0, 1, tmp_path / "store", str(tmp_path / "nowhere"), None, "cpu", 1))
+    follower = Follower(0, 1)
     try:
+        follower.send(Post(0, 1, tmp_path / "store", str(tmp_path / "nowhere"), None, "cpu", 1))
         follower.wait_for(READY)
         with pytest.raises(GenxError, match=r"^process 1 of 1: .*nowhere"):
             follower.wait_for(LOADED)
@@ -134,7 +135,7 @@ def test_what_a_process_cannot_load_is_told(tmp_path: Path) -> None:
         follower.end(10)
 
 
-def test_heads_that_cannot_be_divided_are_refused_before_a_process_starts(folder: Path) -> None:
+def test_heads_that_cannot_be_divided_are_refused(folder: Path) -> None:
     with Team(3, never) as team, pytest.raises(ArgumentError, match=r"num_key_value_heads of 2 .* allowed: 1, 2$"):
         team.load(folder, CPU, None, None)
     assert not multiprocessing.active_children()
