@@ -24,7 +24,7 @@ ALLOWED = {
     "models": {*RULES, "core"},
     "kernels": {*RULES, "core"},
     "parallel": {*RULES, "core"},
-    "checkpoint": {*RULES, "gguf", "core", "models", "parallel"},
+    "checkpoint": {*RULES, "gguf", "core", "models", "parallel", "kernels"},
     "tokenization": {"errors", "messages", "config", "gguf"},
     "kv_size": {*RULES, "gguf"},
     "engine": {*RULES, "core", "models", "kernels", "parallel", "checkpoint", "tokenization"},

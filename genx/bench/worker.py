@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 from genx.bench.engines import open_engine
 from genx.bench.jobs import Engine, Job, Survey
-from genx.engine.arithmetic import STORED, choose_arithmetic
+from genx.engine.arithmetic import choose_arithmetic
 from genx.engine.device import choose_device
 from genx.errors import GenxError
 
@@ -91,13 +91,10 @@ def _survey(
     source = read_config_json(Path(model))
     config = model_class(str(source.get("model_type", "absent"))).read_config(source)
     chosen = choose_device(device)
-    stored = open_source(model).prevailing_dtype()
-    if chosen != "cpu":
-        stored = config.dtype or stored
+    where = open_source(model)
     choices = [choose_arithmetic(chosen, dtype, how, kernels) for dtype in dtypes for how in quantize]
-    arithmetic = {
-        (choice.dtype or stored, stored if choice.weights == STORED else choice.weights): None for choice in choices
-    }
+    held = [choice.held(where, config.dtype) for choice in choices]
+    arithmetic = {(choice.dtype or weights, weights): None for choice, weights in zip(choices, held, strict=True)}
     found = Survey(
         device=chosen,
         device_name=torch.cuda.get_device_name(chosen) if chosen.startswith("cuda") else chosen,

@@ -1,4 +1,4 @@
-"""A checkpoint -> a Hugging Face folder in another dtype: from GGUF, or from another folder."""
+"""A checkpoint -> a Hugging Face folder in another dtype or in blocks: from GGUF, or from another folder."""
 
 import json
 import os
@@ -13,6 +13,8 @@ import torch
 
 from genx.checkpoint.loading import Checkpoint, open_checkpoint
 from genx.checkpoint.locate import resolve_model
+from genx.checkpoint.quantization import Quantization
+from genx.checkpoint.quantizing import quantized_tensors
 from genx.checkpoint.safetensors_header import read_header
 from genx.checkpoint.safetensors_writer import TensorSource, write_json, write_safetensors
 from genx.checkpoint.saving import FORMAT_NAMES, bytes_of
@@ -56,6 +58,7 @@ def convert_model(
     folder: str | os.PathLike[str],
     dtype: torch.dtype | str | None = None,
     *,
+    quantize: str | None = None,
     progress: Progress | None = None,
 ) -> Path:
     """Write the checkpoint at `path` to `folder` as Hugging Face lays models out, and return the folder.
@@ -66,23 +69,38 @@ def convert_model(
     Args:
         path: a folder, a GGUF file, or the name of one in the models folder; see `resolve_model`.
         folder: must not exist, or be empty.
-        dtype: see `load_model`.
+        dtype: see `load_model`; None dequantises a folder in blocks to float32, which holds them exactly.
+        quantize: int8 or int4 writes linear layers' weights in blocks, see `genx.checkpoint.quantization`, and leaves
+            other floats as they are stored; without a dtype.
         progress: called with bytes written and bytes in all.
 
     Raises:
         CheckpointError: the source is not a whole model that genx knows, `folder` exists, or cannot be written.
         ConfigError, TokenizerError: a small file of the source is damaged.
         ArgumentError: the dtype is not one that there is.
+        GenxError: a weight cannot be quantised.
     """
     source, folder = resolve_model(path), Path(folder)
     _refuse_existing(folder)
     checkpoint = open_checkpoint(source)
-    chosen = checkpoint.choose_dtype(dtype)
+    made = checkpoint.source.quantization
+    if quantize is not None and made is not None and made.format != quantize:
+        raise CheckpointError(
+            f"{printable(source)} has weights of {made.format}; allowed: {made.format}, or a dtype; "
+            "convert the original again"
+        )
+    chosen = torch.float32 if dtype is None and quantize is None and made else checkpoint.choose_dtype(dtype)
+    quantization = None
+    if quantize is None:
+        units, largest = _float_units(checkpoint, chosen), _LARGEST_SHARD
+    else:
+        quantized = quantized_tensors(checkpoint, quantize)
+        units, largest, quantization = quantized.units, _LARGEST_SHARD // 4, quantized.quantization
     work = folder.with_name(f".{folder.name}.partial")
     try:
-        _begin(work, checkpoint.source, chosen)
-        _write_small_files(work, checkpoint, chosen)
-        _write_weights(work, _shards(checkpoint, chosen), progress or (lambda done, total: None))
+        _begin(work, checkpoint.source, quantize or str(chosen))
+        _write_small_files(work, checkpoint, chosen, quantization)
+        _write_weights(work, _shards(units, largest), progress or (lambda done, total: None))
         (work / _NOTE_FILE).unlink()
         if folder.exists():
             folder.rmdir()
@@ -104,10 +122,10 @@ def _refuse_existing(folder: Path) -> None:
         raise CheckpointError(f"{printable(folder)} exists already; give another folder, or remove it")
 
 
-def _begin(work: Path, source: Source, dtype: torch.dtype) -> None:
+def _begin(work: Path, source: Source, written_as: str) -> None:
     """Make the work folder, empty unless it holds the beginning of this very conversion."""
     files = [[str(file.resolve()), (status := file.stat()).st_size, status.st_mtime_ns] for file in source.weight_files]
-    note = {"files": files, "dtype": str(dtype)}
+    note = {"files": files, "as": written_as}
     try:
         is_same = json.loads((work / _NOTE_FILE).read_text(encoding="utf-8")) == note
     except (OSError, ValueError):
@@ -118,7 +136,9 @@ def _begin(work: Path, source: Source, dtype: torch.dtype) -> None:
         write_json(work / _NOTE_FILE, note)
 
 
-def _write_small_files(work: Path, checkpoint: Checkpoint, dtype: torch.dtype) -> None:
+def _write_small_files(
+    work: Path, checkpoint: Checkpoint, dtype: torch.dtype, quantization: Quantization | None
+) -> None:
     source, model = checkpoint.source, checkpoint.model
     dropped = ("dtype", "quantization_config")  # of the source
     config: dict[str, Any] = {name: value for name, value in checkpoint.fields.items() if name not in dropped}
@@ -127,6 +147,9 @@ def _write_small_files(work: Path, checkpoint: Checkpoint, dtype: torch.dtype) -
         "tie_word_embeddings": model.head_is_tied,
         "torch_dtype": str(dtype).removeprefix("torch."),
     }
+    if quantization is not None:
+        config["quantization_config"] = quantization.to_json()
+        config["tie_word_embeddings"] = model.head_is_tied or source.has_copied_head
     write_json(work / "config.json", config)
     for name in _SMALL_FILES:
         if content := source.read_json(name):
@@ -136,19 +159,26 @@ def _write_small_files(work: Path, checkpoint: Checkpoint, dtype: torch.dtype) -
         shutil.copyfile(template, work / _TEMPLATE_FILE)
 
 
-def _shards(checkpoint: Checkpoint, dtype: torch.dtype) -> list[_Shard]:
-    """The tensors in files of bounded size, in the order of their names."""
+def _float_units(checkpoint: Checkpoint, dtype: torch.dtype) -> list[Mapping[str, TensorSource]]:
+    """Each tensor by itself, in the order of their names."""
+    return [
+        {name: TensorSource(FORMAT_NAMES[dtype], tuple(weight.example.shape), partial(_pieces, weight, dtype))}
+        for name, weight in sorted(checkpoint.weights.items())
+        if checkpoint.names_of(name)
+    ]
+
+
+def _shards(units: Iterable[Mapping[str, TensorSource]], largest: int) -> list[_Shard]:
+    """The tensors in files of bounded size, each unit in one."""
     groups: list[dict[str, TensorSource]] = [{}]
     size = 0
-    for name, weight in sorted(checkpoint.weights.items()):
-        if not checkpoint.names_of(name):
-            continue
-        tensor = TensorSource(FORMAT_NAMES[dtype], tuple(weight.example.shape), partial(_pieces, weight, dtype))
-        if groups[-1] and size + tensor.nbytes > _LARGEST_SHARD:
+    for unit in units:
+        nbytes = sum(tensor.nbytes for tensor in unit.values())
+        if groups[-1] and size + nbytes > largest:
             groups.append({})
             size = 0
-        groups[-1][name] = tensor
-        size += tensor.nbytes
+        groups[-1] |= unit
+        size += nbytes
     if len(groups) == 1:
         return [_Shard(WEIGHTS_FILE, groups[0])]
     return [

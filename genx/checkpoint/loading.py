@@ -15,6 +15,8 @@ from torch import Tensor
 from genx.checkpoint.dtypes import choose_device, choose_dtype
 from genx.checkpoint.locate import resolve_model
 from genx.checkpoint.mxfp4 import quantization_method
+from genx.checkpoint.packing import Keep, kept_matrices, make_room
+from genx.checkpoint.quantization import METHOD
 from genx.checkpoint.skeleton import build_skeleton
 from genx.checkpoint.source import Source, open_source
 from genx.checkpoint.weights import Weight
@@ -69,6 +71,22 @@ def load_model(
     target = choose_device(device)
     checked = open_checkpoint(resolve_model(path), stacklevel=3)
     _fill(checked, None if dtype == "stored" else checked.choose_dtype(dtype), target, progress, mesh)
+    return checked.model.eval()
+
+
+def load_packed(path: str | os.PathLike[str], keep: Keep, *, progress: Progress | None = None) -> BaseModel:
+    """As `load_model` with the dtype "stored", on the CPU, but matrices stay in the blocks that they are stored in.
+
+    In the place of linear layers and embeddings then stand those of genx/kernels/packed.py. Blocks of a folder are the
+    mapped file; those of a GGUF file are copied into another order.
+
+    Args:
+        path: as for `load_model`.
+        keep: which matrices stay in blocks; the others are dequantised.
+        progress: as for `load_model`.
+    """
+    checked = open_checkpoint(resolve_model(path), stacklevel=3)
+    _fill(checked, None, choose_device("cpu"), progress, None, keep)
     return checked.model.eval()
 
 
@@ -137,7 +155,7 @@ def _architecture(folder: Path, fields: Mapping[str, Any]) -> type[BaseModel]:
         raise CheckpointError(f"{place} has no model_type; allowed: {', '.join(sorted(ARCHITECTURES))}")
     architecture = model_class(model_type)
     method = quantization_method(fields)
-    if method is not None and method not in architecture.quantizations:
+    if method is not None and method not in (METHOD, *architecture.quantizations):
         raise CheckpointError(
             f"{place} describes weights quantised by {printable(method)}; genx loads float weights, and mxfp4 of "
             "gpt_oss; get the unquantised checkpoint"
@@ -181,7 +199,7 @@ def _is_head_tied(
         return True, None if wanted else note
     if embedding is None:
         return False, None
-    if not wanted and head.is_meta:
+    if head.is_meta:  # of a GGUF file, which says what it means, or in blocks of its own
         return False, None
     if head.data_ptr() == embedding.data_ptr():  # an alias: the saver had tied them
         return True, None
@@ -230,6 +248,7 @@ def _fill(
     device: torch.device,
     progress: Progress | None,
     mesh: "DeviceMesh | None",
+    keep: Keep | None = None,
 ) -> None:
     """Give the model its parameters, letting go of each stored tensor that was converted."""
     report = progress or (lambda done, total: None)
@@ -238,10 +257,21 @@ def _fill(
     report(done, total)
     parts = {} if mesh is None else _divide(model, mesh)
     parameters: dict[str, Tensor] = {}
+    tied = model.head_is_tied
     for published in list(checkpoint.weights):
         wanted = checkpoint.names_of(published)
         weight = checkpoint.weights.pop(published)
         if not wanted:
+            continue
+        kept = {} if keep is None else kept_matrices(model, published, weight, keep, tied=tied)
+        for name, matrix in kept.items():
+            names = [name, model.head_name] if tied and name == model.embedding_name else [name]
+            for place in names:
+                parameters |= make_room(model, place, matrix)
+            tied = tied and len(names) == 1
+            done += checkpoint.sizes[name]
+            report(done, total)
+        if kept:
             continue
         for name, stored in model.adapt_checkpoint({published: weight.read()}, model.config).items():
             part = parts.get(name)
@@ -250,7 +280,6 @@ def _fill(
             parameters[name] = own if part is None else part.held(own)
             done += checkpoint.sizes[name]
             report(done, total)
-    tied = model.head_is_tied
     if tied:
         parameters[model.head_name] = parameters[model.embedding_name]
     model.load_state_dict(parameters, assign=True)

@@ -36,8 +36,7 @@ def write_safetensors(path: Path, tensors: Mapping[str, TensorSource], metadata:
         OSError: the disk is full, or the folder cannot be written to.
         ValueError: a source gives more or fewer bytes than its shape and dtype need.
     """
-    # Wide dtypes first: each tensor then starts at a multiple of its element's size.
-    ordered = sorted(tensors.items(), key=lambda item: (-DTYPE_BITS[item[1].dtype], item[0]))
+    ordered = sorted(tensors.items(), key=lambda item: (_place(item[1]), item[0]))
     header: dict[str, object] = {METADATA_KEY: dict(metadata)}
     offset = 0
     for name, source in ordered:
@@ -63,6 +62,15 @@ def write_safetensors(path: Path, tensors: Mapping[str, TensorSource], metadata:
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _place(source: TensorSource) -> int:
+    """Wide dtypes first: each tensor then starts at a multiple of its element's size.
+
+    Before them rows of bytes in whole cache lines, or halves: they are read fastest where they begin with one.
+    """
+    bits = DTYPE_BITS[source.dtype]
+    return -1000 if bits == 8 and source.nbytes % 32 == 0 else -bits
 
 
 def write_json(path: Path, value: object) -> None:

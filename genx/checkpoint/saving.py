@@ -12,7 +12,8 @@ from torch import Tensor
 from genx.checkpoint.safetensors_writer import TensorSource, write_json, write_safetensors
 from genx.checkpoint.weight_files import INDEX_FILE, WEIGHTS_FILE
 from genx.core.base_model import BaseModel
-from genx.errors import CheckpointError
+from genx.errors import CheckpointError, GenxError
+from genx.kernels.packed import PACKED_WEIGHT
 from genx.messages import printable
 
 # What safetensors calls the dtypes that a model can have.
@@ -34,9 +35,12 @@ def save_model(model: BaseModel, folder: str | os.PathLike[str]) -> None:
 
     Raises:
         CheckpointError: the folder or a file cannot be written.
+        GenxError: weights are quantised in memory.
     """
     folder = Path(folder)
     state = model.state_dict()
+    if any(tensor.dtype not in FORMAT_NAMES for tensor in state.values()):
+        raise GenxError(PACKED_WEIGHT)
     if model.head_is_tied:
         del state[model.head_name]
     sources = {

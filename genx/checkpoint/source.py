@@ -1,15 +1,18 @@
 """Where a checkpoint comes from: a Hugging Face folder, or a GGUF file that reads as if it were one. No torch."""
 
+import math
 import os
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from genx.checkpoint import mxfp4
 from genx.checkpoint.folder import read_json_in
+from genx.checkpoint.quantization import HEAD, WEIGHT_BITS, Quantization, StoredBlocks, find_blocks, read_quantization
 from genx.checkpoint.weight_files import TensorLocation, find_tensors
 from genx.errors import CheckpointError
 from genx.gguf.header import is_gguf
@@ -36,8 +39,8 @@ class Source(ABC):
         path: the folder, or the GGUF file.
     """
 
-    # Dtypes other than float32 that stored ones are loaded in.
-    _float_names: ClassVar[Mapping[str, str]] = {"F16": "float16", "BF16": "bfloat16"}
+    # What stored dtypes are held as, other than float32.
+    _held_names: ClassVar[Mapping[str, str]] = {"F16": "float16", "BF16": "bfloat16"}
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -82,9 +85,38 @@ class Source(ABC):
         """
         stored: Counter[str] = Counter()
         for tensor in self.summarize_tensors().values():
-            stored[tensor.dtype] += tensor.nbytes
-        most = stored.most_common(1)[0][0] if stored else "F32"
-        return self._float_names.get(most, "float32")
+            stored[self._held_names.get(tensor.dtype, "float32")] += tensor.nbytes
+        return stored.most_common(1)[0][0] if stored else "float32"
+
+    def bytes_held(self) -> int:
+        """What the weights take in memory, held as they are stored where genx computes with that.
+
+        Raises:
+            CheckpointError: there are no weights, or a file is damaged.
+        """
+        bits = (
+            math.prod(tensor.shape) * WEIGHT_BITS[self._held_names.get(tensor.dtype, "float32")]
+            for tensor in self.summarize_tensors().values()
+        )
+        return round(sum(bits) / 8)
+
+    @property
+    def quantization(self) -> Quantization | None:
+        """How `genx convert --quantize` made it; None if it did not. Where blocks are the file's own, that is no such.
+
+        Raises:
+            CheckpointError: the configuration says so in a way that it does not write.
+        """
+        return None
+
+    @property
+    def has_copied_head(self) -> bool:
+        """Whether the head that is stored is the token embedding in fewer bits, and no weights of its own.
+
+        Raises:
+            CheckpointError: there are no weights, or a file is damaged.
+        """
+        return False
 
     @abstractmethod
     def weights(self, config: "ModelConfig") -> "dict[str, Weight]":
@@ -101,7 +133,12 @@ class Source(ABC):
 class FolderSource(Source):
     """A Hugging Face folder."""
 
-    _float_names: ClassVar[Mapping[str, str]] = {**Source._float_names, "MXFP4": "bfloat16"}
+    _held_names: ClassVar[Mapping[str, str]] = {
+        **Source._held_names,
+        "MXFP4": "bfloat16",
+        "int8": "int8",
+        "int4": "int4",
+    }
 
     def read_json(self, name: str, *, required: bool = False) -> dict[str, Any]:
         return read_json_in(self.path, name, required=required)
@@ -123,26 +160,48 @@ class FolderSource(Source):
         for name, packed in self._packed(stored).items():
             parts = (found.pop(packed.blocks), found.pop(packed.scales))
             found[name] = TensorSummary(mxfp4.METHOD.upper(), packed.shape, sum(part.nbytes for part in parts))
+        for name, blocks in self._blocks(stored).items():
+            parts = (found.pop(blocks.values), found.pop(blocks.scales))
+            found[name] = TensorSummary(blocks.format, blocks.shape, sum(part.nbytes for part in parts))
         return found
+
+    def prevailing_dtype(self) -> str:
+        return self.quantization.format if self.quantization else super().prevailing_dtype()
+
+    @cached_property
+    def quantization(self) -> Quantization | None:
+        return read_quantization(self.read_json("config.json"), self.path / "config.json")
+
+    @property
+    def has_copied_head(self) -> bool:
+        is_tied = self.quantization is not None and self.read_json("config.json").get("tie_word_embeddings") is True
+        return is_tied and HEAD in self.summarize_tensors()
 
     def weights(self, config: "ModelConfig") -> "dict[str, Weight]":
         from genx.checkpoint.mapping import map_tensors
         from genx.checkpoint.mxfp4_values import unpacked
-        from genx.checkpoint.weights import mapped
+        from genx.checkpoint.weights import mapped, mapped_blocks
+        from genx.kernels.packed import PackedMatrix
 
         del config
         places = find_tensors(self.path)
-        packed = self._packed(places)
+        packed, blocks = self._packed(places), self._blocks(places)
         tensors = map_tensors(places)
         weights = {
             name: unpacked(parts, tensors.pop(parts.blocks), tensors.pop(parts.scales))
             for name, parts in packed.items()
         }
+        for name, stored in blocks.items():
+            matrix = PackedMatrix(stored.format, tensors.pop(stored.values), tensors.pop(stored.scales), stored.columns)
+            weights[name] = mapped_blocks(matrix, input_first=stored.input_first)
         return weights | {name: mapped(tensor) for name, tensor in tensors.items()}
 
     def _packed(self, places: Mapping[str, TensorLocation]) -> Mapping[str, mxfp4.PackedWeight]:
         method = mxfp4.quantization_method(self.read_json("config.json"))
         return mxfp4.find_packed(places) if method == mxfp4.METHOD else {}
+
+    def _blocks(self, places: Mapping[str, TensorLocation]) -> Mapping[str, StoredBlocks]:
+        return find_blocks(places, self.quantization) if self.quantization else {}
 
 
 def open_source(path: str | os.PathLike[str]) -> Source:

@@ -27,8 +27,8 @@ def inspect(
 ) -> int:
     """Describe MODEL, a folder, GGUF file, name or hub id: sizes, tensors, context, tokenizer, cache and memory.
 
-    Weights are not loaded. Memory is that of the weights and a cache of the whole context, in float32 as on a CPU and
-    in bfloat16; a pass needs some more.
+    Weights are not loaded. Memory is that of the weights and a cache of the whole context: with weights as they are
+    stored and a cache in float32, as natively on a CPU, and all in float32 or bfloat16; a pass needs some more.
     """
     terminal: Terminal = context.obj
     found = Inspection(find_model(model, terminal))
@@ -61,7 +61,10 @@ def _as_object(found: Inspection) -> dict[str, Any]:
         "pad_token_id": defaults.pad_token_id,
         "sampling": dict(defaults.sampling),
         "cache_bytes_per_token": {dtype: found.cache_bytes(dtype, 1) for dtype in RUN_DTYPES},
-        "memory_bytes": {dtype: found.memory_bytes(dtype) for dtype in RUN_DTYPES},
+        "memory_bytes": {
+            "as_stored": found.memory_as_stored(),
+            **{dtype: found.memory_bytes(dtype) for dtype in RUN_DTYPES},
+        },
     }
 
 
@@ -83,6 +86,7 @@ def _rows(found: Inspection) -> list[Row]:
         ("tokenizer", "none" if tokenizer is None else f"{tokenizer.vocab_size:,} tokens"),
         ("chat template", "yes" if tokenizer is not None and tokenizer.has_chat_template else "no"),
         ("stop ids", _stop_ids(found)),
+        ("as stored", f"{human_bytes(found.memory_as_stored())}, {_cache(found, 'float32')}"),
         *((f"in {dtype}", f"{human_bytes(found.memory_bytes(dtype))}, {_cache(found, dtype)}") for dtype in RUN_DTYPES),
     ]
 

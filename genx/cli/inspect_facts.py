@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from genx.checkpoint import GenerationDefaults, Source, TensorSummary, open_source, read_generation_defaults
+from genx.checkpoint.quantization import HEAD
 from genx.errors import CheckpointError, UsageError
 from genx.kv_size.dtypes import find_dtype
 from genx.messages import printable
@@ -70,8 +71,9 @@ class Inspection:
 
     @property
     def parameters(self) -> int:
-        """Values that are stored; a tied head is not."""
-        return sum(prod(tensor.shape) for tensor in self._tensors.values())
+        """Values that are stored; a tied head is not, or does not count."""
+        head = prod(self._tensors[HEAD].shape) if self._source.has_copied_head else 0
+        return sum(prod(tensor.shape) for tensor in self._tensors.values()) - head
 
     @property
     def stored_as(self) -> list[StoredAs]:
@@ -115,6 +117,10 @@ class Inspection:
     def memory_bytes(self, dtype: str) -> int:
         """Weights and a cache of the whole context, in one of RUN_DTYPES; what a pass needs besides is left out."""
         return self.parameters * RUN_DTYPES[dtype] + self.cache_bytes(dtype, self.context or 0)
+
+    def memory_as_stored(self) -> int:
+        """As `memory_bytes`, with weights as they are stored and a cache in float32: natively on a CPU."""
+        return self._source.bytes_held() + self.cache_bytes("float32", self.context or 0)
 
     @cached_property
     def defaults(self) -> GenerationDefaults:

@@ -5,13 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from genx.checkpoint import read_config_json
+from genx.checkpoint import open_source, read_config_json
+from genx.checkpoint.quantization import WEIGHT_BITS
 from genx.cli.loading import read_config
 from genx.cli.output import Output
 from genx.cli.requests import ModelRequest
 from genx.cli.rows_progress import duration
 from genx.cli.terminal import Terminal
-from genx.engine.arithmetic import STORED, WEIGHT_BITS
 from genx.engine.result import as_json_line
 from genx.engine.rows.budget import CacheCost
 from genx.engine.rows.counting import CountedRow, Counts
@@ -34,9 +34,8 @@ def report_counts(
 
         torch.set_num_threads(wanted.threads)
     arithmetic = wanted.arithmetic()
-    stored = {"bfloat16": "bfloat16", "float16": "float16"}.get(read_config(folder).dtype or "", "float32")
-    model = _skeleton(folder, arithmetic.dtype or stored)
-    weights = stored if arithmetic.weights == STORED else arithmetic.weights
+    weights = arithmetic.held(open_source(folder), read_config(folder).dtype)
+    model = _skeleton(folder, arithmetic.dtype or weights)
     cost = CacheCost(model.config, model.layer_windows, model.cache_dtype.itemsize)
     context = model.config.max_position_embeddings
     sizes = sorted({*_BATCH_SIZES, batch_size})

@@ -160,7 +160,7 @@ class BaseModel(nn.Module, ABC):
     @property
     def device(self) -> torch.device:
         """Where the model is."""
-        return self.get_parameter(self.embedding_name).device
+        return next(self.parameters()).device
 
     @property
     def cache_dtype(self) -> torch.dtype:

@@ -1,16 +1,16 @@
 """What a model is computed in: the dtype, how its weights lie in memory, and which operations serve. No torch."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from genx.checkpoint import Source
 from genx.engine.device import choose_device
 from genx.errors import ArgumentError
+from genx.messages import printable
 
 QUANTIZE: Sequence[str] = ("none", "int8", "int4")
 KERNELS: Sequence[str] = ("auto", "native", "torch")
 STORED = "stored"
-# Bits that a weight takes in memory; blocks of 32 have a scale of 16 bits, and those of 4 bits a minimum too.
-WEIGHT_BITS: Mapping[str, float] = {"float32": 32, "bfloat16": 16, "float16": 16, "int8": 8.5, "int4": 5}
 _HALVES = ("bfloat16", "float16")
 
 
@@ -21,7 +21,8 @@ class Arithmetic:
     Attributes:
         device: where.
         dtype: of the arithmetic; None: that of the stored weights.
-        weights: how they are held: `stored`, the name of a float dtype, int8 or int4.
+        weights: how they are held: `stored`, as far as the operations allow it (see `held`), the name of a float dtype,
+            int8 or int4.
         operations: native or torch.
         reason: why these operations, for a person.
     """
@@ -36,6 +37,49 @@ class Arithmetic:
     def is_quantized(self) -> bool:
         """Whether the linear layers' weights become blocks of few bits."""
         return self.weights in QUANTIZE
+
+    def keeps_blocks(self, source: Source) -> bool:
+        """Whether blocks of 8 or 4 bits that are stored are computed with, rather than made floats.
+
+        Those of a GGUF file are natively alone: torch makes them floats for every product, which a folder was converted
+        for and a file was not.
+
+        Raises:
+            ArgumentError: the folder was quantised to another format than is asked for.
+            CheckpointError: its configuration cannot be read.
+        """
+        made = source.quantization
+        if made is not None and self.is_quantized and made.format != self.weights:
+            raise ArgumentError(
+                "{quantize} is {asked}, and {model} has weights of {format} already; drop {quantize}, or convert the "
+                "original again",
+                asked=self.weights,
+                model=printable(source.path),
+                format=made.format,
+            )
+        if self.device != "cpu" or not (self.is_quantized or self.weights == STORED):
+            return False
+        return made is not None or self.operations == "native"
+
+    def held(self, source: Source, configured: str | None = None) -> str:
+        """How most of the weights are held.
+
+        Args:
+            source: the model.
+            configured: the dtype of its configuration, if it names one.
+
+        Raises:
+            ArgumentError, CheckpointError: see `keeps_blocks`.
+        """
+        keeps = self.keeps_blocks(source)
+        if self.weights != STORED:
+            return self.weights
+        stored = source.prevailing_dtype()
+        if (stored in QUANTIZE and keeps) or self.operations == "native":
+            return stored
+        if self.device == "cpu":
+            return "float32"
+        return configured or ("float32" if stored in QUANTIZE else stored)
 
 
 def check_arithmetic(device: str, dtype: str, quantize: str, kernels: str) -> None:
@@ -75,7 +119,7 @@ def choose_arithmetic(device: str, dtype: str, quantize: str, kernels: str) -> A
     """What is used for what is asked, on this machine; the arguments are those of `check_arithmetic`.
 
     On a CPU products in 16 bits take several times as long as in float32, so `auto` computes in float32: natively with
-    the weights as they are stored, or through torch with weights made float32.
+    the weights as they are stored, or through torch with floats made float32.
 
     Raises:
         ArgumentError: it cannot be had here.
@@ -92,7 +136,7 @@ def choose_arithmetic(device: str, dtype: str, quantize: str, kernels: str) -> A
     operations = "native" if native else "torch"
     if quantize != "none":
         return Arithmetic("cpu", "float32", quantize, operations, reason)
-    return Arithmetic("cpu", "float32", STORED if native and dtype == "auto" else "float32", operations, reason)
+    return Arithmetic("cpu", "float32", STORED if dtype == "auto" else "float32", operations, reason)
 
 
 def _for_the_cpu(quantize: str, kernels: str) -> list[tuple[str, str]]:

@@ -4,8 +4,9 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from genx.checkpoint import load_model
-from genx.checkpoint.loading import Progress
+from genx.checkpoint import Source, load_model, open_source, resolve_model
+from genx.checkpoint.loading import Progress, load_packed
+from genx.checkpoint.packing import keep_all, keep_as
 from genx.core.base_model import BaseModel
 from genx.engine.arithmetic import STORED, Arithmetic
 from genx.engine.stream import Steps
@@ -52,25 +53,41 @@ def load_to_run(
 
     Raises:
         CheckpointError: the folder does not hold a model that genx knows, whole.
+        ArgumentError: the folder was quantised to another format than is asked for.
         GenxError: its weights cannot be quantised.
     """
-    if arithmetic.operations == "torch" and not arithmetic.is_quantized:
+    source = open_source(resolve_model(path))
+    keeps = arithmetic.keeps_blocks(source) and mesh is None
+    if arithmetic.operations == "torch" and not arithmetic.is_quantized and not keeps:
         model = load_model(path, dtype=arithmetic.dtype, device=arithmetic.device, progress=progress, mesh=mesh)
         held = {parameter.dtype for parameter in model.parameters() if parameter.dim() > 1}
         weights = " and ".join(sorted(str(dtype).removeprefix("torch.") for dtype in held))
-        return LoadedModel(model, arithmetic, weights, _nbytes(model), _count(model))
+        return LoadedModel(model, arithmetic, weights, _nbytes(model), _count(model, source))
     from genx.kernels import attach
 
-    dtype = STORED if arithmetic.is_quantized else arithmetic.weights
-    model = load_model(path, dtype=dtype, device=arithmetic.device, progress=progress)
-    parameters = _count(model)
+    if keeps:
+        keep = keep_as(arithmetic.weights) if arithmetic.is_quantized else keep_all
+        model = load_packed(path, keep, progress=progress)
+    else:
+        dtype = STORED if arithmetic.is_quantized else arithmetic.weights
+        model = load_model(path, dtype=dtype, device=arithmetic.device, progress=progress)
+    parameters = _count(model, source)
     weights = arithmetic.weights if arithmetic.is_quantized else STORED
+    if keeps and source.quantization is not None:
+        weights = source.quantization.format  # what is not in blocks stays as it is, whatever the operations
     attached = attach(model, weights, arithmetic.operations)
     return LoadedModel(model, arithmetic, attached.weights, _nbytes(model), parameters)
 
 
-def _count(model: BaseModel) -> int:
-    return sum(parameter.numel() for parameter in model.parameters())
+def _count(model: BaseModel, source: Source) -> int:
+    from genx.kernels.packed import PackedModule
+
+    packed = {module.weight_values.data_ptr(): module for module in model.modules() if isinstance(module, PackedModule)}
+    in_blocks = sum(module.weight_values.size(0) * module.columns for module in packed.values())
+    learned = in_blocks + sum(parameter.numel() for parameter in model.parameters())
+    if source.has_copied_head:
+        learned -= model.config.vocab_size * model.config.hidden_size
+    return learned
 
 
 def _nbytes(model: BaseModel) -> int:

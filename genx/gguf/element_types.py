@@ -51,3 +51,6 @@ ELEMENT_TYPES: Mapping[int, ElementType] = {
     35: ElementType("TQ2_0", 256, 66),
     39: ElementType("MXFP4", 32, 17),
 }
+
+BLOCK_FORMATS: Mapping[str, str] = {"Q8_0": "int8", "Q5_0": "int8", "Q4_0": "int4", "Q4_1": "int4"}
+"""Types whose blocks genx computes with, and the name of the format that it holds them in."""

@@ -150,7 +150,7 @@ class PackedEmbedding(PackedModule):
         rows = PackedMatrix(
             self.format, self.weight_values[ids.flatten()], self.weight_scales[ids.flatten()], self.columns
         )
-        return rows.floats().view(*ids.shape, self.columns)
+        return rows.floats().contiguous().view(*ids.shape, self.columns)
 
 
 def packed_counterpart(module: nn.Module, packed_format: str) -> PackedModule | None:

@@ -44,6 +44,7 @@ def test_a_folder(folder: Path) -> None:
         "tokenizer      257 tokens\n"
         "chat template  yes\n"
         "stop ids       256 </s>\\x1b\n"
+        f"as stored      {(4 * VALUES + 40 * 480) / 1024:.2f} KiB, of which cache 18.75 KiB; 480 B a token\n"
         f"in float32     {(4 * VALUES + 40 * 480) / 1024:.2f} KiB, of which cache 18.75 KiB; 480 B a token\n"
         f"in bfloat16    {(2 * VALUES + 40 * 240) / 1024:.2f} KiB, of which cache 9.38 KiB; 240 B a token\n"
     )
@@ -72,7 +73,11 @@ def test_a_gguf_file_as_json(file: Path) -> None:
         "pad_token_id": None,
         "sampling": {},
         "cache_bytes_per_token": {"float32": 480, "bfloat16": 240},
-        "memory_bytes": {"float32": 4 * VALUES + 40 * 480, "bfloat16": 2 * VALUES + 40 * 240},
+        "memory_bytes": {
+            "as_stored": 2 * (VALUES - norms) + 4 * norms + 40 * 480,
+            "float32": 4 * VALUES + 40 * 480,
+            "bfloat16": 2 * VALUES + 40 * 240,
+        },
     }
 
 

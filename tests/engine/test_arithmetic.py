@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from genx.engine.arithmetic import WEIGHT_BITS, Arithmetic, check_arithmetic, choose_arithmetic
+from genx.checkpoint.quantization import WEIGHT_BITS
+from genx.engine.arithmetic import Arithmetic, check_arithmetic, choose_arithmetic
 from genx.engine.loading import load_to_run
 from genx.errors import ArgumentError, GenxError
 from genx.kernels import library
@@ -39,7 +40,7 @@ def test_native_operations_compute_in_float32(
 @pytest.mark.parametrize(
     ("dtype", "quantize", "expected"),
     [
-        ("auto", "none", ("float32", "float32", "torch")),
+        ("auto", "none", ("float32", "stored", "torch")),
         ("bfloat16", "none", ("bfloat16", "bfloat16", "torch")),
         ("auto", "int8", ("float32", "int8", "torch")),
     ],
@@ -56,7 +57,7 @@ def test_16_bits_that_are_asked_for_are_computed_by_torch(dtype: str) -> None:
 def test_without_a_compiler_torch_computes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "native_library", lambda: "no compiler was there")
     found = choose_arithmetic("cpu", "auto", "none", "auto")
-    assert (found.weights, found.operations) == ("float32", "torch")
+    assert (found.weights, found.operations) == ("stored", "torch")
     assert found.reason == "there are no native ones: no compiler was there"
     with pytest.raises(GenxError, match="native cannot be had: no compiler was there; allowed here: auto, torch"):
         choose_arithmetic("cpu", "auto", "none", "native")

@@ -13,6 +13,7 @@ from genx.bench.machine import Clock, clock_of
 from genx.bench.sweep import Point
 from genx.bench.timing import Sample, Timeline
 from genx.bench.work import work_of
+from genx.checkpoint import open_source
 from genx.core.base_model import BaseModel
 from genx.core.cache import Cache, cache_nbytes
 from genx.core.generation import Sampled, next_generation_input
@@ -104,8 +105,10 @@ def _arithmetic(job: Job) -> Arithmetic:
     """What a point is computed in: `genx run` would choose the same."""
     point = job.point
     dtype = point.dtype if point.weights == point.dtype else "auto"
-    quantize = point.weights if point.weights in QUANTIZE else "none"
-    return choose_arithmetic(job.device, dtype, quantize, job.workload.kernels)
+    as_stored = choose_arithmetic(job.device, dtype, "none", job.workload.kernels)
+    if point.weights not in QUANTIZE or as_stored.held(open_source(job.model)) == point.weights:
+        return as_stored
+    return choose_arithmetic(job.device, dtype, point.weights, job.workload.kernels)
 
 
 def forward_steps(model: BaseModel, x: Tensor, cache: Cache | None, point: Point, *, use_cache: bool) -> Iterator[int]:

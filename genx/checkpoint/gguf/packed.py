@@ -22,24 +22,21 @@ _VALUES_AT_ONCE = 1 << 19  # dequantising takes several times its result in pass
 
 
 class PackedFiles:
-    """The files of one model, mapped into memory, and what is needed to read floats from them."""
+    """The files of one model, mapped into memory, to read floats from."""
 
     def __init__(self, tensors: Iterable[PackedTensor]) -> None:
         """Map the files of `tensors`; nothing is read.
 
         Raises:
-            CheckpointError: a file cannot be mapped, or its blocks need a package that is not installed.
+            CheckpointError: a file cannot be mapped.
         """
-        tensors = list(tensors)
         self._bytes = {path: _map(path) for path in {tensor.path for tensor in tensors}}
-        packed = {tensor.element.name for tensor in tensors} - _FLOATS.keys()
-        self._gguf = _import_gguf(min(packed), tensors[0].path) if packed else None
 
     def read(self, tensor: PackedTensor) -> Tensor:
         """The values of `tensor`, in `dtype_of(tensor)`; plain floats are a view of the file.
 
         Raises:
-            CheckpointError: the installed package cannot dequantise them.
+            CheckpointError: the package that dequantises them is not installed, or cannot.
         """
         data = self._bytes[tensor.path][tensor.start : tensor.stop]
         if tensor.element.name in _FLOATS:
@@ -47,19 +44,19 @@ class PackedFiles:
         return self._dequantise(data, tensor)
 
     def _dequantise(self, data: Tensor, tensor: PackedTensor) -> Tensor:
-        assert self._gguf is not None
+        package = _import_gguf(tensor)
         import numpy as np
 
         # The package takes rows of blocks in small groups; which blocks make a row is of no matter to it.
         blocks = data.view(-1, tensor.element.size)
         values = torch.empty(len(blocks), tensor.element.values)
-        kind = self._gguf.GGMLQuantizationType[tensor.element.name]
+        kind = package.GGMLQuantizationType[tensor.element.name]
         step = max(1, _VALUES_AT_ONCE // tensor.element.values)
         try:
             with np.errstate(all="ignore"):  # scales of a damaged file may be infinite
                 for first in range(0, len(blocks), step):
                     row = blocks[first : first + step].reshape(1, -1).numpy()
-                    part = torch.from_numpy(self._gguf.dequantize(row, kind))
+                    part = torch.from_numpy(package.dequantize(row, kind))
                     values[first : first + step] = part.view(-1, tensor.element.values)
         except (NotImplementedError, KeyError) as error:
             raise CheckpointError(
@@ -81,12 +78,12 @@ def _map(path: Path) -> Tensor:
         raise CheckpointError(f"{printable(path)} cannot be mapped: {printable(str(error).splitlines()[0])}") from error
 
 
-def _import_gguf(element: str, path: Path) -> Any:
+def _import_gguf(tensor: PackedTensor) -> Any:
     try:
         import_module("numpy")
         return import_module("gguf")
     except ImportError as error:
         raise CheckpointError(
-            f"{printable(path)} is quantised ({element}); reading that needs the package gguf: "
+            f"{printable(tensor.path)} is quantised ({tensor.element.name}); reading that needs the package gguf: "
             "python -m pip install 'genx[gguf]'"
         ) from error

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from genx.checkpoint.gguf.layouts import LAYOUTS, Layout
 from genx.checkpoint.gguf.packed import PackedFiles, dtype_of
-from genx.checkpoint.weights import Weight
+from genx.checkpoint.gguf.relaid import read_relaid, relaid_format
+from genx.checkpoint.weights import Blocks, Weight
 from genx.config import ModelConfig
 from genx.errors import CheckpointError
 from genx.gguf.parts import GgufModel, PackedTensor
@@ -48,8 +49,15 @@ def published_weights(model: GgufModel, config: ModelConfig) -> dict[str, Weight
                 f"{printable(model.path)}: {printable(name)} cannot be made of {[list(part.shape) for part in parts]}: "
                 f"{printable(str(error).splitlines()[0])}; download the file again"
             ) from error
-        weights[name] = Weight(example, partial(_read, files, parts, build))
+        weights[name] = Weight(example, partial(_read, files, parts, build), _blocks(parts, build))
     return weights
+
+
+def _blocks(parts: Parts, build: Build) -> Blocks | None:
+    if len(parts) != 1:
+        return None
+    kept = relaid_format(parts[0])
+    return None if kept is None else Blocks(kept, parts[0].shape[0], partial(read_relaid, parts[0]), build)
 
 
 def _read(files: PackedFiles, parts: Parts, build: Build) -> Tensor:

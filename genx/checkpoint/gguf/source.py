@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from genx.checkpoint.gguf.config import config_json
 from genx.checkpoint.source import Source, TensorSummary
 from genx.errors import CheckpointError
+from genx.gguf.element_types import BLOCK_FORMATS
 from genx.gguf.parts import GgufModel, gguf_parts, read_gguf_model
 from genx.gguf.tokenizer import tokenizer_config, tokenizer_json
 from genx.gguf.vocabulary import TOKENIZER_ARRAYS, read_vocabulary
@@ -23,6 +24,8 @@ _SAMPLING = {"temp": "temperature", "top_k": "top_k", "top_p": "top_p"}
 
 class GgufSource(Source):
     """Metadata and tensors as the files of a Hugging Face folder would hold them."""
+
+    _held_names: ClassVar[Mapping[str, str]] = {**Source._held_names, **BLOCK_FORMATS}
 
     def read_json(self, name: str, *, required: bool = False) -> dict[str, Any]:
         match name:
