@@ -145,6 +145,7 @@ def test_without_a_file_of_prompts_it_is_refused(babbler: Path) -> None:
 
 
 def test_a_cluster_that_is_not_there_is_told_and_no_file_made(babbler: Path, prompts: Path, tmp_path: Path) -> None:
+    pytest.importorskip("ray")
     result = run_rows(babbler, "-i", prompts, "-o", tmp_path / "a.jsonl", "--ray", "127.0.0.1:1")
     assert (result.status, list(tmp_path.iterdir())) == (1, [])
     assert re.fullmatch(
