@@ -1,123 +1,217 @@
 #include "product.h"
 
-/* Bytes by which weights are asked for before they are used. Measured on Zen 3: 4 to 9 KB are worth 1.1 to 1.9 times
- * the speed of the hardware's own prefetching. A prefetch past the end does nothing. */
-#define AHEAD 8192
+/* Bytes by which weights are asked for before they are used. A prefetch past the end does nothing. */
+#define AHEAD 2048
 #define PREFETCH(address) __builtin_prefetch((const void *)((uintptr_t)(address) + AHEAD))
+
+/* Weight rows that one row of input is multiplied with at once, a quarter of the share apart: memory gives more to
+ * several streams than to one, and the input is loaded once for all. */
+#define STREAMS 4
 
 /* Sums are cut into parts of this many columns, so that a decoded panel stays in the first-level cache. */
 #define PANEL_COLUMNS 512
 #define PANEL_ROWS 4
 #define TILE_INPUTS 3
 
-/* ---- one row of input: weights are decoded in registers ---- */
+/* ---- one row of input: weights are decoded in registers ----
+ *
+ * sums[i] = weight row `row + i * apart` . x, for `count` rows. A row's sum is the same whatever the count. */
 
-static float dot_float32(const struct matrix *matrix, int64_t row, const float *x)
+INLINE void dots_float32(
+    const struct matrix *matrix, int64_t row, int64_t apart, const int count, const float *x, float sums[STREAMS]
+)
 {
-    const int64_t columns = matrix->columns;
+    const int64_t columns = matrix->columns, pitch = apart * columns;
     const float *w = (const float *)matrix->values + row * columns;
-    floats sum[4] = {{0}};
+    floats sum[STREAMS][2] = {{{0}}};
     int64_t column = 0;
-    for (; column + 4 * LANES <= columns; column += 4 * LANES) {
-        PREFETCH(w + column);
-        PREFETCH(w + column + 2 * LANES);
-        for (int i = 0; i < 4; i++)
-            sum[i] += load_float32(w + column + i * LANES) * load_float32(x + column + i * LANES);
-    }
-    float rest = 0;
-    for (; column < columns; column++)
-        rest += w[column] * x[column];
-    return add_lanes((sum[0] + sum[1]) + (sum[2] + sum[3])) + rest;
-}
-
-INLINE float dot_half(int64_t format, const struct matrix *matrix, int64_t row, const float *x)
-{
-    const int64_t columns = matrix->columns;
-    const uint16_t *w = (const uint16_t *)matrix->values + row * columns;
-    floats sum[4] = {{0}};
-    int64_t column = 0;
-    for (; column + 4 * LANES <= columns; column += 4 * LANES) {
-        PREFETCH(w + column);
-        for (int i = 0; i < 4; i++) {
-            const uint16_t *from = w + column + i * LANES;
-            const floats weights = format == BFLOAT16 ? load_bfloat16(from) : load_float16(from);
-            sum[i] += weights * load_float32(x + column + i * LANES);
+    for (; column + 2 * LANES <= columns; column += 2 * LANES) {
+        const floats first = load_float32(x + column), second = load_float32(x + column + LANES);
+        for (int i = 0; i < count; i++) {
+            const float *from = w + i * pitch + column;
+            PREFETCH(from);
+            sum[i][0] += load_float32(from) * first;
+            sum[i][1] += load_float32(from + LANES) * second;
         }
     }
-    float rest = 0;
-    for (; column < columns; column++)
-        rest += (format == BFLOAT16 ? bfloat16_value(w[column]) : float16_value(w[column])) * x[column];
-    return add_lanes((sum[0] + sum[1]) + (sum[2] + sum[3])) + rest;
+    for (int i = 0; i < count; i++) {
+        float rest = 0;
+        for (int64_t last = column; last < columns; last++)
+            rest += w[i * pitch + last] * x[last];
+        sums[i] = add_lanes(sum[i][0] + sum[i][1]) + rest;
+    }
 }
 
-static float dot_int8(const struct matrix *matrix, int64_t row, const float *x)
+INLINE floats load_half(int64_t format, const uint16_t *from)
 {
-    const int64_t padded = round_up(matrix->columns, ROW_MULTIPLE);
+    return format == BFLOAT16 ? load_bfloat16(from) : load_float16(from);
+}
+
+INLINE void dots_half(
+    int64_t format, const struct matrix *matrix, int64_t row, int64_t apart, const int count, const float *x,
+    float sums[STREAMS]
+)
+{
+    const int64_t columns = matrix->columns, pitch = apart * columns;
+    const uint16_t *w = (const uint16_t *)matrix->values + row * columns;
+    floats sum[STREAMS][2] = {{{0}}};
+    int64_t column = 0;
+    for (; column + 4 * LANES <= columns; column += 4 * LANES)
+        for (int i = 0; i < count; i++) {
+            const uint16_t *from = w + i * pitch + column;
+            PREFETCH(from);
+            for (int k = 0; k < 4; k++)
+                sum[i][k % 2] += load_half(format, from + k * LANES) * load_float32(x + column + k * LANES);
+        }
+    for (int i = 0; i < count; i++) {
+        float rest = 0;
+        for (int64_t last = column; last < columns; last++) {
+            const uint16_t half = w[i * pitch + last];
+            rest += (format == BFLOAT16 ? bfloat16_value(half) : float16_value(half)) * x[last];
+        }
+        sums[i] = add_lanes(sum[i][0] + sum[i][1]) + rest;
+    }
+}
+
+/* Scales are made floats for this many blocks at once. */
+#define SCALED_BLOCKS 64
+
+/* `count` scales, a multiple of two, of each row from block `first` on as floats. */
+INLINE void widen_scales(
+    const uint16_t *scales, int64_t pitch, const int rows, int64_t count, float wide[STREAMS][2 * SCALED_BLOCKS]
+)
+{
+    for (int i = 0; i < rows; i++, scales += pitch) {
+        int64_t k = 0;
+        for (; k + LANES <= count; k += LANES)
+            store_float32(wide[i] + k, load_float16(scales + k));
+        for (; k + 4 <= count; k += 4)
+            four_float16_values(scales + k, wide[i] + k);
+        for (; k < count; k++)
+            wide[i][k] = float16_value(scales[k]);
+    }
+}
+
+INLINE void dots_int8(
+    const struct matrix *matrix, int64_t row, int64_t apart, const int count, const float *x, float sums[STREAMS]
+)
+{
+    const int64_t padded = round_up(matrix->columns, ROW_MULTIPLE), pitch = apart * padded;
     const int8_t *w = (const int8_t *)matrix->values + row * padded;
     const uint16_t *scales = matrix->scales + row * (padded / BLOCK);
-    floats sum[2] = {{0}};
-    for (int64_t column = 0; column < padded; column += 2 * BLOCK) {
-        PREFETCH(w + column);
-        for (int half = 0; half < 2; half++) {
-            const int64_t start = column + half * BLOCK;
-            floats part = load_int8(w + start) * load_float32(x + start);
-            for (int i = LANES; i < BLOCK; i += LANES)
-                part += load_int8(w + start + i) * load_float32(x + start + i);
-            sum[half] += part * float16_value(scales[start / BLOCK]);
+    float wide[STREAMS][2 * SCALED_BLOCKS];
+    floats sum[STREAMS] = {{0}};
+    for (int64_t first = 0; first < padded; first += SCALED_BLOCKS * BLOCK) {
+        const int64_t blocks = minimum(padded - first, SCALED_BLOCKS * BLOCK) / BLOCK;
+        widen_scales(scales + first / BLOCK, pitch / BLOCK, count, blocks, wide);
+        for (int64_t block = 0; block < blocks; block++) {
+            const int64_t column = first + block * BLOCK;
+            floats part[STREAMS];
+            for (int i = 0; i < count; i++) {
+                PREFETCH(w + i * pitch + column);
+                part[i] = load_int8(w + i * pitch + column) * load_float32(x + column);
+            }
+            for (int k = LANES; k < BLOCK; k += LANES)
+                for (int i = 0; i < count; i++)
+                    part[i] += load_int8(w + i * pitch + column + k) * load_float32(x + column + k);
+            for (int i = 0; i < count; i++)
+                sum[i] += part[i] * wide[i][block];
         }
     }
-    return add_lanes(sum[0] + sum[1]);
+    for (int i = 0; i < count; i++)
+        sums[i] = add_lanes(sum[i]);
 }
 
 /* x is `shifted`: see product.h. Nibbles are masked where they stand, which leaves 16^k times their value. */
-static float dot_int4(const struct matrix *matrix, int64_t row, const float *x, const float *block_sums)
+INLINE void dots_int4(
+    const struct matrix *matrix, int64_t row, int64_t apart, const int count, const float *x, const float *block_sums,
+    float sums[STREAMS]
+)
 {
-    const int64_t padded = round_up(matrix->columns, ROW_MULTIPLE);
+    const int64_t padded = round_up(matrix->columns, ROW_MULTIPLE), pitch = apart * padded;
     const char *w = (const char *)matrix->values + row * (padded / 2);
     const uint16_t *scales = matrix->scales + row * (padded / BLOCK) * 2;
-    floats sum[2] = {{0}};
-    for (int64_t column = 0; column < padded; column += 2 * BLOCK, w += 32, scales += 4) {
-        PREFETCH(w);
-        uints words = load_uint32(w);
-        float pairs[4];
-        four_float16_values(scales, pairs);
-        for (int half = 0; half < 2; half++, words >>= 16) {
-            const int64_t start = column + half * BLOCK;
-            floats part = to_floats(words & 0xf) * load_float32(x + start);
-            part += to_floats(words & 0xf0) * load_float32(x + start + LANES);
-            part += to_floats(words & 0xf00) * load_float32(x + start + 2 * LANES);
-            part += to_floats(words & 0xf000) * load_float32(x + start + 3 * LANES);
-            sum[half] += part * pairs[2 * half];
-            sum[half] += load_float32(block_sums + start / BLOCK * LANES) * pairs[2 * half + 1];
+    float wide[STREAMS][2 * SCALED_BLOCKS];
+    floats sum[STREAMS] = {{0}};
+    for (int64_t first = 0; first < padded; first += SCALED_BLOCKS * BLOCK) {
+        const int64_t blocks = minimum(padded - first, SCALED_BLOCKS * BLOCK) / BLOCK;
+        widen_scales(scales + first / BLOCK * 2, pitch / BLOCK * 2, count, 2 * blocks, wide);
+        /* The offsets' part: block sums stand where offsets do, zeros where scales do. */
+        for (int i = 0; i < count; i++) {
+            for (int64_t k = 2 * blocks; k % LANES; k++)
+                wide[i][k] = 0;
+            for (int64_t k = 0; k < 2 * blocks; k += LANES)
+                sum[i] += load_float32(wide[i] + k) * load_float32(block_sums + first / BLOCK * 2 + k);
+        }
+        for (int64_t block = 0; block < blocks; block += 2) {
+            const int64_t column = first + block * BLOCK;
+            for (int i = 0; i < count; i++) {
+                const char *from = w + (i * pitch + column) / 2;
+                uints words = load_uint32(from);
+                PREFETCH(from);
+                for (int half = 0; half < 2; half++, words >>= 16) {
+                    const float *input = x + column + half * BLOCK;
+                    floats part = to_floats(words & 0xf) * load_float32(input);
+                    part += to_floats(words & 0xf0) * load_float32(input + LANES);
+                    part += to_floats(words & 0xf00) * load_float32(input + 2 * LANES);
+                    part += to_floats(words & 0xf000) * load_float32(input + 3 * LANES);
+                    sum[i] += part * wide[i][2 * (block + half)];
+                }
+            }
         }
     }
-    return add_lanes(sum[0] + sum[1]);
+    for (int i = 0; i < count; i++)
+        sums[i] = add_lanes(sum[i]);
 }
 
 INLINE float bias_of(const struct matrix *matrix, int64_t row) { return matrix->bias ? matrix->bias[row] : 0.0f; }
 
-#define EACH_ROW(dot) \
-    for (int64_t row = first; row < last; row++) \
-        output[row] = dot + bias_of(matrix, row)
+INLINE void dots(
+    int64_t format, const struct matrix *matrix, const struct inputs *inputs, int64_t row, int64_t apart,
+    const int count, float *output
+)
+{
+    float sums[STREAMS];
+    if (format == FLOAT32)
+        dots_float32(matrix, row, apart, count, inputs->values, sums);
+    else if (format == INT8)
+        dots_int8(matrix, row, apart, count, inputs->values, sums);
+    else if (format == INT4)
+        dots_int4(matrix, row, apart, count, inputs->shifted, inputs->block_sums, sums);
+    else
+        dots_half(format, matrix, row, apart, count, inputs->values, sums);
+    for (int i = 0; i < count; i++)
+        output[row + i * apart] = sums[i] + bias_of(matrix, row + i * apart);
+}
+
+INLINE void dots_of_share(
+    int64_t format, const struct matrix *matrix, const struct inputs *inputs, int64_t first, int64_t last, float *output
+)
+{
+    const int64_t apart = (last - first) / STREAMS;
+    for (int64_t row = first; row < first + apart; row++)
+        dots(format, matrix, inputs, row, apart, STREAMS, output);
+    for (int64_t row = first + apart * STREAMS; row < last; row++)
+        dots(format, matrix, inputs, row, 0, 1, output);
+}
 
 static void product_of_one(const struct matrix *matrix, const struct inputs *inputs, int64_t first, int64_t last, float *output)
 {
-    const float *x = inputs->values;
     switch (matrix->format) {
     case FLOAT32:
-        EACH_ROW(dot_float32(matrix, row, x));
+        dots_of_share(FLOAT32, matrix, inputs, first, last, output);
         break;
     case BFLOAT16:
-        EACH_ROW(dot_half(BFLOAT16, matrix, row, x));
+        dots_of_share(BFLOAT16, matrix, inputs, first, last, output);
         break;
     case FLOAT16:
-        EACH_ROW(dot_half(FLOAT16, matrix, row, x));
+        dots_of_share(FLOAT16, matrix, inputs, first, last, output);
         break;
     case INT8:
-        EACH_ROW(dot_int8(matrix, row, x));
+        dots_of_share(INT8, matrix, inputs, first, last, output);
         break;
     default:
-        EACH_ROW(dot_int4(matrix, row, inputs->shifted, inputs->block_sums));
+        dots_of_share(INT4, matrix, inputs, first, last, output);
     }
 }
 

@@ -9,7 +9,8 @@ struct inputs {
     const float *values;
     int64_t rows, pitch;
     /* For one row and INT4, which multiplies nibbles where they stand: [pitch] values of which each eight are divided
-     * by 1, 16, 256, 4096 in turn, exactly, and [pitch / 32, 8] sums of a block's four eights. */
+     * by 1, 16, 256, 4096 in turn, exactly, and for each block a zero and its sum, filled up with zeros to a multiple
+     * of eight. */
     const float *shifted, *block_sums;
 };
 

@@ -56,10 +56,10 @@ static void multiply(const struct work *work, int64_t first, int64_t last)
     }
 }
 
-/* What INT4 multiplies its values and its offsets with. */
+/* What INT4 multiplies its values and its offsets with: see product.h. */
 static void prepare_int4(const float *x, int64_t pitch, float *shifted, float *sums)
 {
-    for (int64_t start = 0; start < pitch; start += BLOCK, sums += LANES) {
+    for (int64_t start = 0; start < pitch; start += BLOCK) {
         floats sum = {0};
         float factor = 1;
         for (int64_t i = start; i < start + BLOCK; i += LANES, factor /= 16) {
@@ -67,8 +67,11 @@ static void prepare_int4(const float *x, int64_t pitch, float *shifted, float *s
             sum += eight;
             store_float32(shifted + i, eight * factor);
         }
-        store_float32(sums, sum);
+        sums[start / BLOCK * 2] = 0;
+        sums[start / BLOCK * 2 + 1] = add_lanes(sum);
     }
+    for (int64_t k = pitch / BLOCK * 2; k % LANES; k++)
+        sums[k] = 0;
 }
 
 /* Matrices side by side may have formats of their own. */
@@ -95,7 +98,7 @@ static struct preparation preparation_of(const struct projection *projection, in
         size.prepared = rows * pitch;
     if (is_int4) {
         size.shifted = pitch;
-        size.sums = pitch / BLOCK * LANES;
+        size.sums = round_up(pitch / BLOCK * 2, LANES);
     }
     size.all = round_up(size.prepared + size.shifted + size.sums, UNIT);
     return size;
