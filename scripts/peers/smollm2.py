@@ -15,16 +15,12 @@ class Files:
     """Where the formats are.
 
     Attributes:
-        models: for genx, by the format of the weights; quantised ones are made from 16 bits as they load.
+        models: for genx, by the format of the weights.
         ggufs: for llama.cpp, by ggml's name of the format.
     """
 
     models: Mapping[str, Path]
     ggufs: Mapping[str, Path]
-
-    def options(self, weights: str) -> tuple[str, ...]:
-        """What genx is told so that it holds weights in this format."""
-        return ("--quantize", weights) if weights in ("int8", "int4") else ()
 
 
 def make_files() -> Files:
@@ -32,12 +28,14 @@ def make_files() -> Files:
     folder = models_folder() / "peers"
     folder.mkdir(parents=True, exist_ok=True)
     source = resolve_model(SOURCE)
-    half = folder / "smollm2-135m-bfloat16"
-    if not half.exists():
-        convert_model(source, half, dtype="bfloat16")
+    models = {"float32": resolve_model("smollm2-135m")}
+    for name in ("bfloat16", "int8", "int4"):
+        models[name] = folder / f"smollm2-135m-{name}"
+        if not models[name].exists():
+            how = {"dtype": name} if name == "bfloat16" else {"quantize": name}
+            convert_model(resolve_model("smollm2-135m"), models[name], **how)
     ggufs = {name: folder / f"smollm2-135m-{name}.gguf" for name in ("F16", "Q8_0", "Q4_1")}
     for name, file in ggufs.items():
         if not file.exists():
             write_copy(source, file, name)
-    models = {"float32": resolve_model("smollm2-135m"), "bfloat16": half, "int8": half, "int4": half}
     return Files(models, ggufs)
