@@ -1,9 +1,12 @@
 """What a model is computed in: what is asked for, what this machine has, and what cannot be had together."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
-from genx.checkpoint.quantization import WEIGHT_BITS
+from genx.checkpoint.quantization import WEIGHT_BITS, Quantization
+from genx.checkpoint.source import FolderSource
 from genx.engine.arithmetic import Arithmetic, check_arithmetic, choose_arithmetic
 from genx.engine.loading import load_to_run
 from genx.errors import ArgumentError, GenxError
@@ -118,3 +121,43 @@ def test_bits_of_a_weight(quantize: str) -> None:
 def test_an_arithmetic_says_whether_weights_are_quantised() -> None:
     assert Arithmetic("cpu", "float32", "int4", "torch", "").is_quantized
     assert not Arithmetic("cpu", "float32", "stored", "torch", "").is_quantized
+
+
+class Stored(FolderSource):
+    """A source of which only the kind of its weights is known."""
+
+    def __init__(self, prevailing: str, made: str | None = None) -> None:
+        super().__init__(Path("model"))
+        self._prevailing = prevailing
+        self.__dict__["quantization"] = None if made is None else Quantization(made)
+
+    def prevailing_dtype(self) -> str:
+        return self._prevailing
+
+
+@pytest.mark.parametrize(
+    ("asked", "stored", "made", "held"),
+    [
+        (("auto", "none", "torch"), "bfloat16", None, "float32"),
+        (("auto", "none", "torch"), "int8", None, "float32"),
+        (("auto", "none", "torch"), "int8", "int8", "int8"),
+        (("auto", "int4", "torch"), "int4", "int4", "int4"),
+        (("float32", "none", "torch"), "int8", "int8", "float32"),
+        (("bfloat16", "none", "auto"), "int8", "int8", "bfloat16"),
+        (("auto", "int8", "torch"), "bfloat16", None, "int8"),
+        pytest.param(("auto", "none", "native"), "bfloat16", None, "bfloat16", marks=needs_native),
+        pytest.param(("auto", "none", "native"), "int4", None, "int4", marks=needs_native),
+        pytest.param(("float32", "none", "native"), "int8", None, "float32", marks=needs_native),
+        pytest.param(("auto", "none", "native"), "int8", "int8", "int8", marks=needs_native),
+    ],
+)
+def test_how_weights_are_held(asked: tuple[str, str, str], stored: str, made: str | None, held: str) -> None:
+    assert choose_arithmetic("cpu", *asked).held(Stored(stored, made)) == held
+
+
+def test_on_a_gpu_blocks_become_floats(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    arithmetic = choose_arithmetic("auto", "auto", "none", "auto")
+    assert arithmetic.held(Stored("int8", "int8"), "bfloat16") == "bfloat16"
+    assert arithmetic.held(Stored("int8")) == "float32"
+    assert not arithmetic.keeps_blocks(Stored("int8", "int8"))

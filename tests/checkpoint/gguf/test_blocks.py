@@ -19,7 +19,8 @@ from genx.kernels.linear import KernelLinear, QuantizedLinear
 from genx.kernels.packed import PackedEmbedding
 from tests.architectures import RECIPES, make_tiny, prompt
 from tests.checkpoint.gguf.test_architectures import TAKEN_FOR_GRANTED
-from tests.fixtures.gguf_files import convert_to_gguf
+from tests.checkpoint.gguf.test_fuzz import FEW, fuzz_gguf
+from tests.fixtures.gguf_files import byte_level_tokenizer, convert_to_gguf
 
 needs_native = pytest.mark.skipif(isinstance(native_library(), str), reason="needs the compiled operations")
 # Rows that are whole blocks of 32.
@@ -122,6 +123,16 @@ def test_what_is_to_be_quantised_otherwise(kind: str, quantize: str, expected: i
 def test_floats_where_they_are_asked_for(dtype: str, kernels: str, tmp_path: Path) -> None:
     loaded = load_to_run(tiny_file("llama", tmp_path, "Q8_0"), choose_arithmetic("cpu", dtype, "none", kernels))
     assert loaded.weights == ("float32" if dtype == "auto" else dtype)
+
+
+@needs_native
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_1"])
+def test_damaged_files(kind: str, tmp_path: Path) -> None:
+    keys = byte_level_tokenizer(["h e"], size=300, bos_token_id=1)
+    sizes = {**SIZES, "vocab_size": 300, "num_hidden_layers": 1}
+    folder = make_tiny("llama-tied", tmp_path, **sizes).folder
+    whole = convert_to_gguf(folder, tmp_path / "whole.gguf", kind=kind, metadata=keys).read_bytes()
+    fuzz_gguf(whole, tmp_path / "model.gguf", FEW // 2, seed=7)
 
 
 @needs_native
