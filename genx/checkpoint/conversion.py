@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from genx.checkpoint.loading import Checkpoint, open_checkpoint
 from genx.checkpoint.locate import resolve_model
+from genx.checkpoint.opening import Checkpoint, open_checkpoint
 from genx.checkpoint.quantization import Quantization
 from genx.checkpoint.quantizing import quantized_tensors
 from genx.checkpoint.safetensors_header import read_header

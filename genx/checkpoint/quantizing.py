@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from genx.checkpoint.loading import Checkpoint
+from genx.checkpoint.opening import Checkpoint
 from genx.checkpoint.packing import keep_as, kept_matrices
 from genx.checkpoint.quantization import HEAD, SCALES, VALUES, Quantization
 from genx.checkpoint.safetensors_writer import TensorSource

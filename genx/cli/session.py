@@ -4,7 +4,7 @@ import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from genx.checkpoint import GenerationDefaults, read_generation_defaults
+from genx.checkpoint import GenerationDefaults, open_source, read_generation_defaults
 from genx.checkpoint.read_ahead import read_ahead
 from genx.cli.flags import spell_flag
 from genx.cli.interrupt import Interruption
@@ -263,9 +263,15 @@ def _facts(
             "device": Origin.DEFAULT if wanted.device == "auto" else Origin.FLAG,
             "dtype": Origin.DEFAULT if wanted.dtype == "auto" else Origin.FLAG,
             "threads": Origin.DEFAULT if wanted.threads is None else Origin.FLAG,
-            "weights": Origin.DEFAULT if wanted.quantize == "none" else Origin.FLAG,
+            "weights": _origin_of_weights(folder, wanted),
         },
     )
+
+
+def _origin_of_weights(folder: Path, wanted: ModelRequest) -> Origin:
+    if wanted.quantize != "none":
+        return Origin.FLAG
+    return Origin.CHECKPOINT if wanted.dtype == "auto" and open_source(folder).quantization else Origin.DEFAULT
 
 
 def _announce(status: Status, settings: GenerationSettings, prompt: Prompt, asked: PromptRequest) -> None:

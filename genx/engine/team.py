@@ -85,7 +85,7 @@ class Team:
         import torch
 
         from genx.checkpoint import resolve_model
-        from genx.checkpoint.loading import open_checkpoint
+        from genx.checkpoint.opening import open_checkpoint
         from genx.engine.loading import load_to_run
         from genx.parallel.divide import check_divisible, own_nbytes
         from genx.parallel.group import check_processes, joined, meeting_place

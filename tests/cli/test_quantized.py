@@ -41,7 +41,9 @@ def test_it_runs_as_the_original_quantised(quantized: tuple[str, Path], folder: 
         found = run_genx("run", "-m", str(out), *IDS, "--kernels", kernels, "--explain", *more)
         assert (found.status, found.text) == (0, expected.text)
         weights = {"int8": "int8", "int4": "int4 and int8"}[kind]
-        assert f"{weights}, " in next(line for line in found.stderr.splitlines() if line.startswith("weights"))
+        told = next(line for line in found.stderr.splitlines() if line.startswith("weights"))
+        assert told.startswith(f"weights: {weights}, ")
+        assert told.endswith("(flag)" if more else "(checkpoint)")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
