@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from genx.checkpoint import load_model, open_source
+from genx.checkpoint import convert_model, load_model, open_source
 from genx.checkpoint.gguf import relaid
+from genx.checkpoint.safetensors_header import read_header
 from genx.engine.arithmetic import choose_arithmetic
 from genx.engine.loading import load_to_run
 from genx.gguf.element_types import BLOCK_FORMATS, ELEMENT_TYPES
@@ -123,6 +124,27 @@ def test_what_is_to_be_quantised_otherwise(kind: str, quantize: str, expected: i
 def test_floats_where_they_are_asked_for(dtype: str, kernels: str, tmp_path: Path) -> None:
     loaded = load_to_run(tiny_file("llama", tmp_path, "Q8_0"), choose_arithmetic("cpu", dtype, "none", kernels))
     assert loaded.weights == ("float32" if dtype == "auto" else dtype)
+
+
+@needs_native
+@pytest.mark.parametrize("name", ["llama", "llama-tied", "gpt2", "gpt-neox", "qwen3-moe"])
+@pytest.mark.parametrize(("kind", "quantize"), [("Q8_0", "int8"), ("Q4_1", "int4"), ("Q8_0", "int4")])
+def test_a_folder_is_written_of_the_very_blocks(name: str, kind: str, quantize: str, tmp_path: Path) -> None:
+    file = tiny_file(name, tmp_path, kind)
+    out = convert_model(file, tmp_path / "out", quantize=quantize)
+    at_load = load_to_run(file, choose_arithmetic("cpu", "auto", quantize, "native"))
+    stored = load_to_run(out, choose_arithmetic("cpu", "auto", "none", "native"))
+    x = prompt(2, 11)
+    with torch.no_grad():
+        assert torch.equal(stored.model(x)[0], at_load.model(x)[0])
+    assert (stored.weights, stored.weight_bytes) == (at_load.weights, at_load.weight_bytes)
+    assert stored.parameters == at_load.parameters
+    names = read_header(out / "model.safetensors").tensors
+    embedding = at_load.model.embedding_name
+    is_tied = name in ("llama-tied", "gpt2")
+    in_blocks = not is_tied or kind == "Q8_0"  # the head that it is tied to has 8 bits
+    assert (f"{embedding}_values" in names, embedding in names) == (in_blocks, not in_blocks)
+    assert ("lm_head.weight_values" in names) == (not is_tied or not in_blocks)
 
 
 @needs_native

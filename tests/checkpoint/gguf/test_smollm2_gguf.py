@@ -7,7 +7,10 @@ import torch
 
 from genx.checkpoint import load_model, resolve_model
 from genx.core.base_model import BaseModel
+from genx.engine.arithmetic import choose_arithmetic
+from genx.engine.loading import load_to_run
 from genx.errors import CheckpointError
+from genx.kernels.library import native_library
 from genx.tokenization import Tokenizer, load_tokenizer
 from tests.fixtures.llama_cpp import TEXTS, LlamaCpp, assert_probabilities
 
@@ -48,6 +51,20 @@ def test_the_same_greedy_text(question: str, witness: LlamaCpp, tokenizer: Token
     ids = tokenizer.encode_chat([{"role": "user", "content": question}])
     own = model.generate(torch.tensor([ids]), 30, False, eos_token_id=[2, 0])[0, len(ids) :].tolist()
     assert tokenizer.decode(own) == witness.greedy(ids, 30)
+
+
+@pytest.mark.skipif(isinstance(native_library(), str), reason="needs the compiled operations")
+def test_blocks_stay_in_the_file_s_size_and_give_the_same_logits(
+    file: Path, tokenizer: Tokenizer, model: BaseModel
+) -> None:
+    kept = load_to_run(file, choose_arithmetic("cpu", "auto", "none", "native"))
+    assert kept.weights == "int4 and int8"
+    assert kept.weight_bytes < file.stat().st_size
+    for text in TEXTS[:6]:
+        ids = torch.tensor([tokenizer.encode(text)])
+        with torch.no_grad():
+            found, expected = kept.model(ids)[0], model(ids)[0]
+        assert (found - expected).abs().max() <= 1e-4 * expected.abs().max()
 
 
 def test_probabilities_differ_by_the_noise_of_8_bits(witness: LlamaCpp, tokenizer: Tokenizer, model: BaseModel) -> None:
