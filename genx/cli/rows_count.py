@@ -12,10 +12,11 @@ from genx.cli.output import Output
 from genx.cli.requests import ModelRequest
 from genx.cli.rows_progress import duration
 from genx.cli.terminal import Terminal
+from genx.engine.arithmetic import STORED, Arithmetic
 from genx.engine.result import as_json_line
 from genx.engine.rows.budget import CacheCost
 from genx.engine.rows.counting import CountedRow, Counts
-from genx.errors import ExitCode
+from genx.errors import CheckpointError, ExitCode
 from genx.kv_size.quantities import human_bytes
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def report_counts(
 
         torch.set_num_threads(wanted.threads)
     arithmetic = wanted.arithmetic()
-    weights = arithmetic.held(open_source(folder), read_config(folder).dtype)
+    weights = _held(folder, arithmetic)
     model = _skeleton(folder, arithmetic.dtype or weights)
     cost = CacheCost(model.config, model.layer_windows, model.cache_dtype.itemsize)
     context = model.config.max_position_embeddings
@@ -58,6 +59,15 @@ def report_counts(
     if not report["failing_rows"]:
         return ExitCode.OK
     return ExitCode.SOME_ROWS_FAILED if counts.fitting else ExitCode.FAILED
+
+
+def _held(folder: Path, arithmetic: Arithmetic) -> str:
+    """How the weights will be held; they need not be there yet."""
+    configured = read_config(folder).dtype
+    try:
+        return arithmetic.held(open_source(folder), configured)
+    except CheckpointError:
+        return configured if configured in WEIGHT_BITS and arithmetic.weights == STORED else "float32"
 
 
 def _skeleton(folder: Path, dtype: str) -> "BaseModel":

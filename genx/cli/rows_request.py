@@ -29,6 +29,7 @@ _OF_ONE_PROMPT = (
     "echo",
     "no_stream",
     "explain",
+    "profile",
     "max_time",
     "pad_token_id",
 )
