@@ -67,7 +67,8 @@ def _held(folder: Path, arithmetic: Arithmetic) -> str:
     try:
         return arithmetic.held(open_source(folder), configured)
     except CheckpointError:
-        return configured if configured in WEIGHT_BITS and arithmetic.weights == STORED else "float32"
+        is_kept = arithmetic.weights == STORED and configured in WEIGHT_BITS
+        return configured if configured and is_kept else "float32"
 
 
 def _skeleton(folder: Path, dtype: str) -> "BaseModel":
