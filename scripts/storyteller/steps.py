@@ -36,7 +36,7 @@ def write(out: Path, writer: str, seed: int) -> int:
     """Answer prompts.jsonl into answers.jsonl with `genx run`, going on where an earlier call was stopped."""
     command = [sys.executable, "-m", "genx", "run", "-m", writer, "--raw", "--resume", "--unordered"]
     command += ["-i", str(out / "prompts.jsonl"), "-o", str(out / "answers.jsonl")]
-    command += ["-n", "64", "--temperature", "0.6", "--seed", str(seed), "--batch-size", "16"]
+    command += ["-n", "64", "--temperature", "0.6", "--seed", str(seed), "--batch-size", "16", "--quantize", "int8"]
     return subprocess.run(command, check=False).returncode
 
 
