@@ -4,9 +4,10 @@ Shapes: see the legend in genx/core/base_model.py.
 """
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import addressof, byref
 from dataclasses import dataclass
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -99,7 +100,7 @@ class NativeAttention:
         """
         heads, groups, size, scoring = traits.heads, traits.groups, traits.head_size, traits.scoring
         assert heads % groups == 0
-        self._groups, self._head_size = groups, size
+        self._groups, self.head_size = groups, size
         self._outputs = heads * size
         self._inputs = (heads + 2 * groups) * size
         self._attend = native.attend
@@ -117,6 +118,7 @@ class NativeAttention:
             *(Norm() if norm is None else norm.structure for norm in self._norms),
         )
         self._argument = byref(self.structure)
+        self._last: tuple[Callable[[], Tensor | None], array[int]] = (lambda: None), array("q")
 
     def __call__(
         self, projected: Tensor, step: Positions, rotary: Rotary | None, entry: Entry
@@ -147,7 +149,7 @@ class NativeAttention:
     def places(self, step: Positions, rotary: Rotary | None) -> int:
         """Address of `struct step`, made once for all layers of a step that turn by the same angles."""
         tables = step.shared(("native", None if rotary is None else id(rotary[0])), lambda: StepTables(step, rotary))
-        tables.check(self._head_size)
+        tables.check(self.head_size)
         return tables.address
 
     def reserve(self, like: Tensor, step: Positions, entry: Entry) -> tuple["array[int]", Entry] | None:
@@ -159,19 +161,27 @@ class NativeAttention:
             entry: the layer's cache.
         """
         if isinstance(entry, LayerCache):
-            reserved = entry.reserve(like, self._groups, self._head_size, step)
-            return None if reserved is None else (_row_memory(reserved[0], reserved[1]), reserved[2])
+            reserved = entry.reserve(like, self._groups, self.head_size, step)
+            return None if reserved is None else (self._memory_of(reserved[0], reserved[1]), reserved[2])
         if not isinstance(entry, RowEntries):
             return None
         memory = array("q")
         following: list[LayerCache] = []
         for row_step, row in zip(step.row_steps, entry.rows, strict=True):
-            reserved = row.reserve(like, self._groups, self._head_size, row_step)
+            reserved = row.reserve(like, self._groups, self.head_size, row_step)
             if reserved is None:
                 return None
             memory += _row_memory(reserved[0], reserved[1])
             following.append(reserved[2])
         return memory, RowEntries(following)
+
+    def _memory_of(self, keys: Tensor, values: Tensor) -> "array[int]":
+        """`_row_memory`, which stays the same from step to step."""
+        known, memory = self._last
+        if known() is not keys:
+            memory = _row_memory(keys, values)
+            self._last = ref(keys), memory
+        return memory
 
 
 def keeps_all(entry: Entry, step: Positions) -> bool:

@@ -51,6 +51,7 @@ class NativeLayers:
         self._layers = tuple(layers)
         self._columns = layers[0].columns
         assert all(layer.columns == self._columns for layer in layers)
+        assert len({layer.attention.head_size for layer in layers}) == 1
         self._native = native.layers
 
     def __call__(
@@ -72,13 +73,17 @@ class NativeLayers:
         memory = array("q")
         following: list[Entry] = []
         steps: list[int] = []
+        turned: Rotary | None = None
+        place = 0
         for layer, rotary, entry in zip(self._layers, rotaries, entries, strict=True):
             reserved = layer.attention.reserve(hidden, step, entry)
             if reserved is None:
                 return None
             memory += reserved[0]
             following.append(reserved[1])
-            steps.append(layer.attention.places(step, rotary))
+            if not steps or rotary is not turned:
+                place, turned = layer.attention.places(step, rotary), rotary
+            steps.append(place)
         output = hidden.new_empty(hidden.shape)
         address, places = memory.buffer_info()[0], array("q")
         pitch = 8 * len(memory) // len(self._layers)
