@@ -78,6 +78,26 @@ def test_the_number_of_threads_changes_nothing() -> None:
         torch.set_num_threads(before)
 
 
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("columns", [33, 576, 2065])
+def test_of_two_rows_or_more_their_number_changes_nothing(kind: str, columns: int) -> None:
+    linear = make_linear(kind, values("random", 37, columns), values("random", 1, 37, seed=1)[0], library())
+    x = values("random", 17, columns)
+    together = linear(x)
+    for rows in range(2, 17):
+        assert torch.equal(linear(x[:rows]), together[:rows])
+        assert torch.equal(linear(x[-rows:]), together[-rows:])
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("columns", [33, 576, 2065, 4097])
+def test_a_matrix_of_more_rows_gives_each_the_same_sum(kind: str, columns: int) -> None:
+    weight, x = values("random", 23, columns), values("random", 1, columns, seed=1)
+    whole = make_linear(kind, weight, None, library())(x)
+    for rows in range(1, 10):
+        assert torch.equal(make_linear(kind, weight[:rows], None, library())(x), whole[:, :rows])
+
+
 NORMS = {"none": None, "rms": RMSNorm, "unit offset": UnitOffsetRMSNorm, "layer": torch.nn.LayerNorm}
 
 

@@ -30,8 +30,11 @@ static void decode_int8_row(const struct matrix *matrix, int64_t row, int64_t fi
     const int64_t padded = round_up(matrix->columns, ROW_MULTIPLE);
     const int8_t *from = (const int8_t *)matrix->values + row * padded + first;
     const uint16_t *scales = matrix->scales + (row * padded + first) / BLOCK;
-    for (int64_t column = 0; column < count; column += LANES)
-        store_float32(to + column, load_int8(from + column) * float16_value(scales[column / BLOCK]));
+    for (int64_t column = 0; column < count; column += BLOCK, scales++) {
+        const float scale = float16_value(*scales);
+        for (int64_t i = column; i < column + BLOCK; i += LANES)
+            store_float32(to + i, load_int8(from + i) * scale);
+    }
 }
 
 static void decode_int4_row(const struct matrix *matrix, int64_t row, int64_t first, int64_t count, float *to)
@@ -41,11 +44,10 @@ static void decode_int4_row(const struct matrix *matrix, int64_t row, int64_t fi
     const uint16_t *scales = matrix->scales + (row * padded + first) / BLOCK * 2;
     for (int64_t column = 0; column < count; column += 2 * BLOCK, from += 32, scales += 4) {
         const uints words = load_uint32(from);
-        for (int k = 0; k < 8; k++) {
-            const uint16_t *block = scales + k / 4 * 2;
-            const floats decoded = nibbles(words, k) * float16_value(block[0]) + float16_value(block[1]);
-            store_float32(to + column + k * LANES, decoded);
-        }
+        float pairs[4];
+        four_float16_values(scales, pairs);
+        for (int k = 0; k < 8; k++)
+            store_float32(to + column + k * LANES, nibbles(words, k) * pairs[k / 4 * 2] + pairs[k / 4 * 2 + 1]);
     }
 }
 

@@ -266,14 +266,17 @@ static void product_of_several(
     const struct matrix *matrix, const struct inputs *inputs, int64_t first, int64_t last, float *output, int64_t pitch
 )
 {
+    const int64_t tiles = (inputs->rows + TILE_INPUTS - 1) / TILE_INPUTS;
     struct panel panel;
     for (int64_t row = first; row < last; row += PANEL_ROWS) {
         const int64_t rows = minimum(PANEL_ROWS, last - row);
         for (int64_t start = 0; start < matrix->columns; start += PANEL_COLUMNS) {
             fill_panel(&panel, matrix, row, rows, start, minimum(PANEL_COLUMNS, matrix->columns - start));
-            for (int64_t input = 0; input < inputs->rows; input += TILE_INPUTS) {
+            /* Tiles differ by one row at most: one of a single row would wait for its sums. */
+            for (int64_t tile_number = 0, input = 0, next; tile_number < tiles; tile_number++, input = next) {
+                next = inputs->rows * (tile_number + 1) / tiles;
                 const float *x = inputs->values + input * inputs->pitch + start;
-                const int64_t count = minimum(TILE_INPUTS, inputs->rows - input);
+                const int64_t count = next - input;
                 float sums[PANEL_ROWS][TILE_INPUTS];
                 if (count == 3)
                     tile(panel.rows, x, inputs->pitch, panel.columns, 3, sums);

@@ -16,8 +16,8 @@ struct inputs {
 
 /* Outputs [first, last) of every row of input: output[row * pitch + i] = weight row i . input row + bias i.
  *
- * Each sum is made by one thread in an order that depends on the number of input rows alone: the same for any number
- * of threads. */
+ * Each sum is made by one thread in an order of its own: the same for any number of threads, and for any number of
+ * input rows from two on. A single row has another order, and another last bit. */
 void product(
     const struct matrix *matrix, const struct inputs *inputs, int64_t first, int64_t last, float *output, int64_t pitch
 );
