@@ -56,6 +56,9 @@ Choices, each after {compared_tokens} tokens with its own cosine:
 |---|---|---|---|
 {compared}
 
+The wider and deeper one learns more from a token, but a step took it 0.9 seconds of CPU time, and the one that was
+trained on 0.6: for the same time the smaller is ahead.
+
 ## Samples
 
 Not chosen: the first that came. Prompts like its stories:
@@ -70,7 +73,7 @@ Prompts unlike them, which it turns into its stories or into nonsense:
 
 English only, and only some two thousand words of it. It follows plots better than people: names, "he" and "she" get
 mixed up, often within a story. Casts and plots repeat, and animals do what animals cannot. On SmolLM2's own sentences,
-of which it saw few, it is hardly better or worse than a 5-gram model. It answers no questions and follows no
+of which it saw few, it is hardly better than a 5-gram model. It answers no questions and follows no
 instructions.
 """
 
