@@ -36,7 +36,7 @@ class Source:
 
 
 def find_source(given: str, terminal: Terminal, *, hub: bool) -> Source:
-    """What a MODEL on the command line means: `-`, a path, a preset, a name in the models folder, or a hub id.
+    """What a MODEL on the command line means: `-`, a path, a preset, a name in the models folder or genx, a hub id.
 
     Raises:
         UsageError: it means nothing, or cannot be read.
@@ -80,11 +80,13 @@ def _exists(path: Path) -> bool:
 
 
 def _installed(name: str) -> Path | None:
-    from genx.checkpoint.locate import models_folder
+    from genx.checkpoint.locate import EMBEDDED_NAME, embedded_model, models_folder
 
     folder = models_folder() / name
     inside = name not in ("", ".", "..") and not re.search(r"[\\/:\0]", name)
-    return folder if inside and (folder / "config.json").is_file() else None
+    if inside and (folder / "config.json").is_file():
+        return folder
+    return embedded_model() if name == EMBEDDED_NAME else None
 
 
 def _from_path(path: Path, given: str) -> Source:

@@ -85,7 +85,7 @@ def test_in_a_process_of_its_own_and_a_pipe(elsewhere: Path) -> None:
 def test_rows_bench_and_kv_size_take_it_too(elsewhere: Path) -> None:
     rows = run_genx("run", "-i", "-", "-n", "3", stdin=b"One day\nThe dog\n")
     assert [json.loads(line)["error"] for line in rows.text.splitlines()] == [None, None]
-    assert json.loads(run_genx("kv-size", str(FOLDER), "--json").text)
+    assert json.loads(run_genx("kv-size", "storyteller", "--json").text)
     shown = json.loads(run_genx("models", "--json").text)["models"]
     assert [(model["name"], model["place"]) for model in shown] == [("storyteller", "genx")]
 
