@@ -79,7 +79,7 @@ def test_the_bare_program_shows_its_commands(capsys: pytest.CaptureFixture[str])
         (["rnu"], "genx: error: no such command 'rnu'. Did you mean 'run'?\nsee genx --help\n"),
         (
             ["run", "x", "--tpo-k", "3"],
-            "genx: error: no such option: --tpo-k (Possible options: --temp, --top-k, --top-p)\nsee genx run --help\n",
+            "genx: error: no such option: --tpo-k (Possible options: --top-k, --top-p, --tp)\nsee genx run --help\n",
         ),
         (["run", "x", "-n"], "genx: error: option '-n' requires an argument.\nsee genx run --help\n"),
         (["run", "x", "y"], "genx: error: got unexpected extra argument(s) (y)\nsee genx run --help\n"),
