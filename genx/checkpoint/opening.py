@@ -91,8 +91,8 @@ def _architecture(folder: Path, fields: Mapping[str, Any]) -> type[BaseModel]:
     method = quantization_method(fields)
     if method is not None and method not in (METHOD, *architecture.quantizations):
         raise CheckpointError(
-            f"{place} describes weights quantised by {printable(method)}; genx loads float weights, and mxfp4 of "
-            "gpt_oss; get the unquantised checkpoint"
+            f"{place} describes weights quantised by {printable(method)}; genx loads floats, its own blocks, and "
+            "mxfp4 of gpt_oss; get the unquantised checkpoint"
         )
     return architecture
 

@@ -122,7 +122,7 @@ def read_request(values: Mapping[str, Any], given: Mapping[str, Any]) -> BenchRe
     else:
         prompt_tokens = None if prompts is None else _tokens("prompt_tokens", prompts, 1)
     request = BenchRequest(
-        model=values["model"] or str(embedded_model()),
+        model=str(embedded_model()) if values["model"] is None else values["model"],
         device=values["device"],
         prompt_tokens=prompt_tokens,
         new_tokens=_tokens("new_tokens", values["new_tokens"], 0),

@@ -5,15 +5,25 @@ from typing import Annotated
 
 import typer
 
-from genx.cli import options
 from genx.cli.commands import GroupedCommand
 from genx.cli.loading import find_model
 from genx.cli.output import Output
 from genx.cli.status import Status, forwarded_warnings
 from genx.cli.terminal import Terminal
-from genx.engine.arithmetic import check_arithmetic
-from genx.engine.device import check_device_and_dtype
+from genx.engine.arithmetic import QUANTIZE, check_arithmetic
+from genx.engine.device import DTYPES, check_device_and_dtype
 from genx.errors import ArgumentError, ExitCode
+
+Floats = Annotated[
+    str,
+    typer.Option("--dtype", metavar="|".join(DTYPES), help="Of the floats that are written; auto: as they are stored."),
+]
+Blocks = Annotated[
+    str,
+    typer.Option(
+        "--quantize", metavar="|".join(QUANTIZE), help="Write the linear layers' weights in blocks of 8 or 4 bits."
+    ),
+]
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -23,8 +33,8 @@ def convert(
     context: typer.Context,
     source: Annotated[str, typer.Argument(metavar="SRC", hidden=True)],
     folder: Annotated[Path, typer.Argument(metavar="DST", hidden=True)],
-    dtype: options.Dtype = "auto",
-    quantize: options.Quantize = "none",
+    dtype: Floats = "auto",
+    quantize: Blocks = "none",
 ) -> int:
     """Write SRC, a GGUF file or a folder, to the new folder DST as safetensors that transformers reads too.
 

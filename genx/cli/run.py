@@ -120,7 +120,13 @@ def run(
     processes = whole_number("tensor_parallel", tensor_parallel)
     check_processes(processes, device)
     wanted = ModelRequest(
-        model or str(embedded_model()), device, dtype, threads_asked, quantize, kernels, processes or 1
+        str(embedded_model()) if model is None else model,
+        device,
+        dtype,
+        threads_asked,
+        quantize,
+        kernels,
+        processes or 1,
     )
     check_one_process(wanted)
     shown = OutputRequest(special, echo, not no_stream, json, stats, explain, profile, quiet)

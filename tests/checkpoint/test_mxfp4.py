@@ -161,7 +161,7 @@ def test_blocks_that_belong_to_no_weight(tiny: Tiny, changes: dict[str, Tensor |
 @pytest.mark.parametrize("method", ["gptq", "awq", "fp8", "bitsandbytes", "compressed-tensors", "mxfp4\x1b", "MXFP4"])
 def test_other_methods_are_refused_by_name(tiny: Tiny, method: str) -> None:
     folder = tiny.changed(quantization_config={"quant_method": method, "bits": 4})
-    said = f"describes weights quantised by {printable(method)}; genx loads float weights, and mxfp4 of gpt_oss; get"
+    said = f"quantised by {printable(method)}; genx loads floats, its own blocks, and mxfp4 of gpt_oss; get the"
     with pytest.raises(CheckpointError, match=re.escape(said)):
         genx.load_model(folder)
     result = run_genx("convert", str(folder), str(folder / "out"))
@@ -174,7 +174,9 @@ def test_other_methods_are_refused_by_name(tiny: Tiny, method: str) -> None:
 def test_mxfp4_of_another_architecture_is_refused(tmp_path: Path) -> None:
     config = tiny_config()
     quantised = {**config, "quantization_config": {"quant_method": "mxfp4"}}
-    with pytest.raises(CheckpointError, match="quantised by mxfp4; genx loads float weights, and mxfp4 of gpt_oss"):
+    with pytest.raises(
+        CheckpointError, match="quantised by mxfp4; genx loads floats, its own blocks, and mxfp4 of gpt_oss"
+    ):
         genx.load_model(write_folder(tmp_path, quantised, tiny_tensors(config)))
 
 
