@@ -8,10 +8,10 @@ from genx.cli.status import Row
 class Profile:
     """Phases that follow each other without a gap, from the program's first line on."""
 
-    def __init__(self, clock: Callable[[], float], started: float) -> None:
+    def __init__(self, clock: Callable[[], float] | None, started: float) -> None:
         """
         Args:
-            clock: seconds since whenever.
+            clock: seconds since whenever; None asks nobody and notes nothing.
             started: what the clock said when the program began.
         """
         self._clock = clock
@@ -20,6 +20,8 @@ class Profile:
 
     def mark(self, phase: str) -> None:
         """Name what has happened since the last mark."""
+        if self._clock is None:
+            return
         now = self._clock()
         self._phases.append((phase, now - self._last))
         self._last = now

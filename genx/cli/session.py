@@ -47,7 +47,7 @@ def run_prompt(
         GenxError: it cannot be run; nothing is on stdout then.
         BrokenPipeError: whoever read stdout has gone.
     """
-    profile = Profile(terminal.clock, terminal.started)
+    profile = Profile(terminal.clock if output.profile else None, terminal.started)
     folder = find_model(wanted.model, terminal)
     read_ahead(folder)
     defaults = read_generation_defaults(folder)
