@@ -151,8 +151,7 @@ def _native(kernels: str) -> tuple[bool, str]:
 
     library = native_library()
     if not isinstance(library, str):
-        threads = "torch's threads" if library.shares_threads else "one thread, for torch's could not be found"
-        return True, f"compiled for {library.level}, on {threads}"
+        return True, library.description
     if kernels == "native":
         raise ArgumentError("{kernels} native cannot be had: {why}; allowed here: auto, torch", why=library)
     return False, f"there are no native ones: {library}"

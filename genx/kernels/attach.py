@@ -134,5 +134,4 @@ def _description(model: BaseModel, library: Library | str) -> Attached:
     size = sum(linear.weight_nbytes for linear in linears)
     if isinstance(library, str):
         return Attached(" and ".join(formats), size, "torch", f"no native operations: {library}")
-    threads = "torch's threads" if library.shares_threads else "one thread, for torch's could not be found"
-    return Attached(" and ".join(formats), size, "native", f"compiled for {library.level}, on {threads}")
+    return Attached(" and ".join(formats), size, "native", library.description)

@@ -127,6 +127,12 @@ class Library:
     quantize: Callable[..., int]
     """Returns 0, or the sum of 1 for a weight that is not finite and 2 for one that is too large."""
 
+    @property
+    def description(self) -> str:
+        """What it is, for a person."""
+        threads = "torch's threads" if self.shares_threads else "one thread, for torch's could not be found"
+        return f"compiled for {self.level}, on {threads}"
+
 
 @cache
 def native_library() -> Library | str:
