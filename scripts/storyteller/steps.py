@@ -58,7 +58,8 @@ def train(out: Path, name: str, plan: Plan, minutes: float | None) -> None:
     """Train the tokenizer and the model `name`, or go on with it; the losses are appended to log.jsonl."""
     folder = out / name
     stories = corpus.read_stories(out / _TRAIN)
-    learn = [story.text for story in stories for _ in range(plan.repeats if story.source == "smollm2" else 1)]
+    learn = [story.text for story in stories if story.source == "smollm2" for _ in range(plan.repeats)]
+    learn += [story.text for story in stories if story.source == "grammar"][: plan.grammar_stories]
     if not (folder / "tokenizer.json").is_file():
         save_tokenizer(train_tokenizer(learn, plan.vocabulary), folder, plan.positions)
     tokenizer = load_tokenizer(folder)

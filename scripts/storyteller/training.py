@@ -26,21 +26,23 @@ from storyteller.rows import Stories
 class Plan:
     """Sizes of the model and of its training; everything that a run depends on but the stories.
 
-    `positions` are what the model has, more than it is trained on. `rows` are those of a batch, `context` tokens each;
-    `repeats` is how often an epoch has each of SmolLM2's stories, which are few.
+    `positions` are what the model has, more than it is trained on. `rows` are those of a batch, `context` tokens each.
+    An epoch has at most `grammar_stories` of the grammar's stories, and each of SmolLM2's, which are few, `repeats`
+    times.
     """
 
     vocabulary: int = 2048
-    hidden: int = 128
-    inner: int = 352
-    layers: int = 4
-    heads: int = 4
-    kv_heads: int = 4
+    hidden: int = 160
+    inner: int = 432
+    layers: int = 5
+    heads: int = 5
+    kv_heads: int = 5
     positions: int = 1024
     context: int = 512
     rows: int = 4
-    repeats: int = 3
-    steps: int = 1400
+    grammar_stories: int = 60_000
+    repeats: int = 12
+    steps: int = 4000
     warm_up: int = 20
     rate: float = 0.01
     weight_decay: float = 0.1
