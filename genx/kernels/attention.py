@@ -4,7 +4,7 @@ Shapes: see the legend in genx/core/base_model.py.
 """
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from ctypes import addressof, byref
 from dataclasses import dataclass
 from weakref import ref
@@ -19,9 +19,12 @@ from genx.core.rope import apply_rotary
 from genx.kernels.library import AttentionStructure, Library, Norm, StepStructure
 from genx.kernels.modules import check_input
 from genx.kernels.norm import KernelNorm
-from genx.kernels.projection import ROWS_MAX, Projection
+from genx.kernels.projection import Projection
 
 Rotary = tuple[Tensor, Tensor]
+
+SPAN = 8
+"""That of native/attend.h."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +49,8 @@ class AttentionTraits:
 class CachedAttention:
     """From a layer's input to its heads' mixed values: projections, positions, cache, attention.
 
-    Long steps, steps without a cache and those that a window's ring needs special care for go through
-    `genx.core.attention.attend`, which is also what the native operation must equal.
+    Steps without a cache, those that a window's ring needs special care for, and long ones where torch is faster go
+    through `genx.core.attention.attend`, which is also what the native operation must equal.
     """
 
     def __init__(self, traits: AttentionTraits, projection: Projection, native: Library) -> None:
@@ -60,15 +63,17 @@ class CachedAttention:
         self._traits = traits
         self.projection = projection
         self.native = NativeAttention(traits, native)
+        self._rows_max = native.rows_max
 
     def __call__(
         self, hidden: Tensor, step: Positions, rotary: Rotary | None, entry: Entry | None
     ) -> tuple[Tensor, Entry | None]:
         """`hidden` [B, T, C] to [B, T, H * D], and the next cache entry."""
-        if entry is None or step.batch * step.length > ROWS_MAX:
+        if step.batch * step.length > self._rows_max:
             return self._attend(self.projection.separate(hidden), step, rotary, entry)
         projected = self.projection(hidden)  # [B, T, (H + 2 G) * D]
-        return self.native(projected, step, rotary, entry) or self._attend([projected], step, rotary, entry)
+        mixed = None if entry is None else self.native(projected, step, rotary, entry)
+        return mixed or self._attend([projected], step, rotary, entry)
 
     def _attend(
         self, projected: Sequence[Tensor], step: Positions, rotary: Rotary | None, entry: Entry | None
@@ -194,27 +199,34 @@ def keeps_all(entry: Entry, step: Positions) -> bool:
 
 
 class StepTables:
-    """Positions and angles of a step as native operations want them, made once for all layers."""
+    """Rows, positions and angles of a step's tokens as native operations want them, made once for all layers."""
 
     def __init__(self, step: Positions, rotary: Rotary | None) -> None:
-        batch, length = step.batch, step.length
-        self._positions = step.positions.expand(batch, length).contiguous()
+        lengths = getattr(step, "row_lengths", None) or [step.length] * step.batch
+        tokens = step.batch * step.length
+        assert sum(lengths) == tokens
+        self._rows = array("q", (row for row, length in enumerate(lengths) for _ in range(length)))
+        self._starts = array("q", _span_starts(lengths))
+        self._positions = step.positions.expand(step.batch, step.length).contiguous()  # [B, T]
         self._visible = None if step.visible is None else step.visible.contiguous()
-        self._rotary = None if rotary is None else tuple(angles.float().contiguous() for angles in rotary)
         assert self._positions.dtype == torch.int64
-        assert self._visible is None or self._visible.shape == (batch, length)
-        cosine, sine, pitch = None, None, 0
+        assert self._visible is None or self._visible.shape == self._positions.shape
+        self._rotary: Rotary | None = None
         self._angles = 0
-        if self._rotary is not None:
-            rows, _, tokens, self._angles = self._rotary[0].shape
-            assert self._rotary[1].shape == self._rotary[0].shape
-            assert rows in (1, batch)
-            assert tokens == length
-            cosine, sine = (angles.data_ptr() for angles in self._rotary)
-            pitch = 0 if rows == 1 else length * self._angles
-        visible = None if self._visible is None else self._visible.data_ptr()
+        if rotary is not None:
+            cosine, sine = (
+                angles.float().squeeze(1).expand(step.batch, step.length, -1).contiguous() for angles in rotary
+            )  # [B, T, R]
+            self._rotary, self._angles = (cosine, sine), cosine.size(-1)
         self._structure = StepStructure(
-            batch, length, self._positions.data_ptr(), visible, cosine, sine, self._angles, pitch
+            tokens,
+            self._rows.buffer_info()[0],
+            self._positions.data_ptr(),
+            None if self._visible is None else self._visible.data_ptr(),
+            *((None, None) if self._rotary is None else (angles.data_ptr() for angles in self._rotary)),
+            self._angles,
+            len(self._starts) - 1,
+            self._starts.buffer_info()[0],
         )
         self.address = addressof(self._structure)
 
@@ -222,6 +234,15 @@ class StepTables:
         """Refuse angles that are not for pairs of channels of a head."""
         if self._angles % 2 or self._angles > head_size:
             raise ValueError(f"{self._angles} channels rotate; allowed: an even number up to {head_size}")
+
+
+def _span_starts(lengths: Sequence[int]) -> Iterator[int]:
+    """The first token of each span of `struct step`, and the number of tokens."""
+    first = 0
+    for length in lengths:
+        yield from range(first, first + length, SPAN)
+        first += length
+    yield first
 
 
 def _row_memory(keys: Tensor, values: Tensor) -> "array[int]":

@@ -19,11 +19,11 @@ from genx.core.moe import Expert
 from genx.core.positions import Positions
 from genx.kernels.attention import AttentionTraits, CachedAttention, Rotary, keeps_all
 from genx.kernels.layers import NativeLayer, NativeLayers
-from genx.kernels.library import Library
+from genx.kernels.library import SHORT_STEP, Library
 from genx.kernels.linear import KernelLinear
 from genx.kernels.modules import KernelBlock, KernelModule
 from genx.kernels.norm import KernelNorm, kernel_norm
-from genx.kernels.projection import ROWS_MAX, Projection
+from genx.kernels.projection import Projection
 
 
 class KernelEmbedding(KernelModule):
@@ -128,12 +128,13 @@ class KernelDecoderLayer(KernelBlock):
             if self._inner.is_native:
                 self.whole = NativeLayer(self._mix, self._output, self._inner, self._down)
         self._layers = None if self.whole is None else NativeLayers([self.whole], native)
+        self._rows_max = native.rows_max
 
     def forward(
         self, hidden: Tensor, step: Positions, rotary: Rotary, entry: Entry | None
     ) -> tuple[Tensor, Entry | None]:
         """`hidden` [B, T, C] to [B, T, C], and the next cache entry."""
-        if self._layers is not None and entry is not None and step.batch * step.length <= ROWS_MAX:
+        if self._layers is not None and entry is not None and step.batch * step.length <= self._rows_max:
             found = self._layers(hidden, step, [rotary], [entry])
             if found is not None:
                 return found[0], found[1][0]
@@ -160,7 +161,7 @@ class KernelDecoder(KernelBlock):
     ) -> tuple[Tensor, list[Entry] | None]:
         """Embedded tokens [B, T, C] to the head's input [B, T, C], and the next cache (None unless the step stores)."""
         rotaries = self._angles(step, hidden.dtype)
-        if self._native is not None and step.batch * step.length <= ROWS_MAX:
+        if self._native is not None and step.batch * step.length <= SHORT_STEP:
             entries = [entry for entry in cache if entry is not None and keeps_all(entry, step)]
             found = self._native(hidden, step, rotaries, entries) if len(entries) == len(self._layers) else None
             if found is not None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-INTERFACE = 2
+INTERFACE = 3
 """Raised with every change of a structure or an argument; `genx_interface` in native/library.c holds the same."""
 
 FORMATS = {"float32": 0, "bfloat16": 1, "float16": 2, "int8": 3, "int4": 4}
@@ -26,6 +26,10 @@ ACTIVATIONS = {"identity": 0, "silu": 1, "tanh_gelu": 2, "gelu": 3, "relu": 4}
 
 NORMS = {"root mean square": 1, "layer norm": 2}
 """Numbers of native/norm.h."""
+
+SHORT_STEP = 24
+"""N, the B * T of a step, up to which native products are faster than torch's even where torch has wider instructions,
+and all layers are one call: a person who interrupts a longer one must not wait for the last of them."""
 
 _RUNTIME = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads", "omp_get_max_threads")
 
@@ -84,14 +88,15 @@ class StepStructure(Structure):
     """`struct step` of native/attend.h."""
 
     _fields_ = (
-        ("batch", c_int64),
-        ("length", c_int64),
+        ("tokens", c_int64),
+        ("rows", c_void_p),
         ("positions", c_void_p),
         ("visible", c_void_p),
         ("cosine", c_void_p),
         ("sine", c_void_p),
         ("angles", c_int64),
-        ("angle_pitch", c_int64),
+        ("spans", c_int64),
+        ("starts", c_void_p),
     )
 
 
@@ -126,6 +131,12 @@ class Library:
 
     quantize: Callable[..., int]
     """Returns 0, or the sum of 1 for a weight that is not finite and 2 for one that is too large."""
+
+    @property
+    def rows_max(self) -> int:
+        """N up to which it is faster than torch's products of float32 weights."""
+        is_as_wide = self.level != "baseline" and torch.backends.cpu.get_cpu_capability() == "AVX2"
+        return sys.maxsize if is_as_wide else SHORT_STEP
 
     @property
     def description(self) -> str:

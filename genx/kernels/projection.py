@@ -15,9 +15,6 @@ from genx.kernels.library import ACTIVATIONS, Library, Matrix, Norm, ProjectionS
 from genx.kernels.modules import check_input
 from genx.kernels.norm import KernelNorm
 
-ROWS_MAX = 24
-"""N up to which a native call is faster than float32 weights in memory and torch's product."""
-
 _NATIVE_ACTIVATIONS: Mapping[Activation | None, int] = {
     None: ACTIVATIONS["identity"],
     activation("silu"): ACTIVATIONS["silu"],
@@ -88,7 +85,7 @@ class Projection:
     def __call__(self, hidden: Tensor, residual: Tensor | None = None) -> Tensor:
         """`hidden` [..., I] to [..., O], plus `residual` [..., O] if there is one. All float32."""
         rows = hidden.numel() // self.columns
-        if self._native is None or not 0 < rows <= ROWS_MAX:
+        if self._native is None or not 0 < rows <= self._native.rows_max:
             return self.by_torch(hidden, residual)
         hidden = hidden.contiguous()
         check_input(hidden, (*hidden.shape[:-1], self.columns))

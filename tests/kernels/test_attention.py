@@ -172,6 +172,25 @@ def test_rows_of_their_own_memory() -> None:
     assert found[1].seen == [4, 141, 2]
 
 
+@pytest.mark.parametrize("sizes", SIZES)
+def test_what_a_token_mixes_does_not_depend_on_how_much_is_read_with_it(sizes: str) -> None:
+    heads, groups, size = SIZES[sizes]
+    native = NativeAttention(AttentionTraits(heads, groups, size), library())
+    projected = torch.randn(2, 300, (heads + 2 * groups) * size, generator=torch.Generator().manual_seed(6))
+    mixed = []
+    for lengths in ([300], [1, 7, 8, 9, 130, 2, 63, 80]):
+        cache = LayerCache(400)
+        parts = []
+        for length in lengths:
+            step = Positions(2, length, torch.device("cpu"), cache.seen)
+            found = native(projected[:, cache.seen : cache.seen + length].clone(), step, None, cache)
+            assert found is not None
+            cache = found[1]
+            parts.append(found[0])
+        mixed.append(torch.cat(parts, dim=1))
+    assert torch.equal(mixed[0], mixed[1])
+
+
 def test_the_number_of_threads_changes_nothing() -> None:
     before = torch.get_num_threads()
     found = []

@@ -82,9 +82,11 @@ def test_the_number_of_threads_changes_nothing() -> None:
 @pytest.mark.parametrize("columns", [33, 576, 2065])
 def test_of_two_rows_or_more_their_number_changes_nothing(kind: str, columns: int) -> None:
     linear = make_linear(kind, values("random", 37, columns), values("random", 1, 37, seed=1)[0], library())
-    x = values("random", 17, columns)
+    most = min(203, library().rows_max)
+    x = values("random", most, columns)
     together = linear(x)
-    for rows in range(2, 17):
+    assert_sums_equal(together, linear.expanded(0, 37), x, linear.bias)
+    for rows in (row for row in (*range(2, 17), 95, 96, 97, 150) if row < most):
         assert torch.equal(linear(x[:rows]), together[:rows])
         assert torch.equal(linear(x[-rows:]), together[-rows:])
 
@@ -136,7 +138,7 @@ def test_what_stands_before_and_after(norm: str, activate: str | None, gated: bo
     function = None if activate is None else activation(activate)
     projection = Projection(linears, library(), norm=made, activate=function, gated=gated)
     with torch.no_grad():
-        for rows in (1, 2, 7):
+        for rows in (1, 2, 7, 100):
             x = values("random", rows, columns, seed=9) * 3
             residual = values("random", rows, 45, seed=10)
             torch.testing.assert_close(projection(x), projection.by_torch(x), rtol=2e-5, atol=2e-5)

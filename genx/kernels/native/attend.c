@@ -3,26 +3,27 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "attend_tile.h"
 #include "team.h"
-#include "vector.h"
 
-/* Slots whose scores one thread takes at once. Parts are mixed in the order of their slots, whoever made them. */
-#define PART 128
-#define PREFETCH(address) __builtin_prefetch((const void *)((uintptr_t)(address) + 4096))
+/* Tiles of queries that go over a part of the keys before they go over its values. */
+#define TILES 8
+
+/* Spans and groups to each member from which on no two need share one. */
+#define ENOUGH_ITEMS 4
 
 struct work {
     const struct attention *attention;
     const struct step *step;
     const struct row_cache *rows;
-    float *projected; /* [B, T, (H + 2 G) D] */
-    float *output;    /* [B, T, H D] */
+    float *projected; /* [N, (H + 2 G) D] */
+    float *output;    /* [N, H D] */
     int64_t parts;    /* of the longest row */
-    float *mixtures;  /* [B, T, H, parts, D + 2]: the part's mixed values, its largest score, its sum of powers */
 };
 
-INLINE int64_t visible_slots(const struct step *step, const struct row_cache *rows, int64_t row, int64_t token)
+INLINE int64_t visible_slots(const struct work *work, int64_t token)
 {
-    return minimum(step->positions[row * step->length + token] + 1, rows[row].capacity);
+    return minimum(work->step->positions[token] + 1, work->rows[work->step->rows[token]].capacity);
 }
 
 INLINE int64_t projected_size(const struct attention *attention)
@@ -52,131 +53,86 @@ static void turn(float *heads, int64_t count, int64_t size, const struct norm *n
 }
 
 /* Turn a token's queries and keys of one group in place, and write its key and value. */
-static void enter_group(const struct work *work, int64_t row, int64_t token, int64_t group)
+static void enter_group(const struct work *work, int64_t token, int64_t group)
 {
     const struct attention *attention = work->attention;
     const struct step *step = work->step;
-    const struct row_cache *cache = &work->rows[row];
-    const int64_t size = attention->head_size, index = row * step->length + token;
-    const int64_t shared = attention->heads / attention->groups;
-    float *heads = work->projected + index * projected_size(attention);
+    const struct row_cache *cache = &work->rows[step->rows[token]];
+    const int64_t size = attention->head_size, shared = attention->heads / attention->groups;
+    float *heads = work->projected + token * projected_size(attention);
     float *key = heads + (attention->heads + group) * size;
     const float *value = key + attention->groups * size;
-    const int64_t angle = row * step->angle_pitch + token * step->angles;
+    const int64_t angle = token * step->angles;
     turn(heads + group * shared * size, shared, size, &attention->query_norm, step, angle);
     turn(key, 1, size, &attention->key_norm, step, angle);
-    if (step->visible && !step->visible[index])
+    if (step->visible && !step->visible[token])
         return;
-    const int64_t to = (group * cache->capacity + step->positions[index] % cache->capacity) * size;
+    const int64_t to = (group * cache->capacity + step->positions[token] % cache->capacity) * size;
     memcpy(cache->keys + to, key, (size_t)size * sizeof(float));
     memcpy(cache->values + to, value, (size_t)size * sizeof(float));
 }
 
-INLINE float dot(const float *a, const float *b, int64_t size)
-{
-    floats sum = {0};
-    float rest = 0;
-    int64_t i = 0;
-    for (; i + LANES <= size; i += LANES)
-        sum += load_float32(a + i) * load_float32(b + i);
-    for (; i < size; i++)
-        rest += a[i] * b[i];
-    return add_lanes(sum) + rest;
-}
-
-INLINE floats hyperbolic_tangent(floats x) { return 1.0f - 2.0f / (exponential(x + x) + 1.0f); }
-
-/* scores[s] = query . key s, scaled and capped, for `count` keys; returns the largest (NaN if one is). */
-static float score(const struct attention *attention, const float *query, const float *keys, int64_t count, float *scores)
-{
-    const int64_t size = attention->head_size;
-    floats largest = splat(-__builtin_inff());
-    for (int64_t slot = 0; slot < count; slot++) {
-        PREFETCH(keys + slot * size);
-        scores[slot] = dot(query, keys + slot * size, size) * attention->scale;
-    }
-    if (attention->softcap > 0)
-        for (int64_t slot = 0; slot < count; slot += LANES) {
-            const floats bent = hyperbolic_tangent(load_float32(scores + slot) / attention->softcap);
-            store_float32(scores + slot, bent * attention->softcap);
-        }
-    for (int64_t slot = count; slot < round_up(count, LANES); slot++)
-        scores[slot] = -__builtin_inff();
-    for (int64_t slot = 0; slot < count; slot += LANES) {
-        const floats eight = load_float32(scores + slot);
-        largest = choose((eight > largest) | (eight != eight), eight, largest);
-    }
-    return largest_lane(largest);
-}
-
-/* scores become e^(score - largest); returns their sum. */
-static float weigh(float *scores, int64_t count, float largest)
-{
-    floats sum = {0};
-    for (int64_t slot = 0; slot < count; slot += LANES) {
-        const floats weights = exponential(load_float32(scores + slot) - largest);
-        store_float32(scores + slot, weights);
-        sum += weights;
-    }
-    return add_lanes(sum);
-}
-
-/* mixed = the sum of weights[s] * value s, `width` channels of it in registers. */
-INLINE void mix_channels(const float *weights, const float *values, int64_t count, int64_t size, const int width, float *mixed)
-{
-    floats sum[8] = {{0}};
-    for (int64_t slot = 0; slot < count; slot++) {
-        PREFETCH(values + slot * size);
-        for (int i = 0; i < width; i++)
-            sum[i] += load_float32(values + slot * size + i * LANES) * weights[slot];
-    }
-    for (int i = 0; i < width; i++)
-        store_float32(mixed + i * LANES, sum[i]);
-}
-
-static void mix(const float *weights, const float *values, int64_t count, int64_t size, float *mixed)
-{
-    int64_t channel = 0;
-    for (; channel + 8 * LANES <= size; channel += 8 * LANES)
-        mix_channels(weights, values + channel, count, size, 8, mixed + channel);
-    for (; channel + LANES <= size; channel += LANES)
-        mix_channels(weights, values + channel, count, size, 1, mixed + channel);
-    for (; channel < size; channel++) {
-        mixed[channel] = 0;
-        for (int64_t slot = 0; slot < count; slot++)
-            mixed[channel] += weights[slot] * values[slot * size + channel];
-    }
-}
-
-/* All queries of one row that share a key head, over one part of its slots. */
-static void attend_part(const struct work *work, int64_t row, int64_t group, int64_t part)
+/* Queries of a span from `query` on that make a tile: heads of one token, or the only head of several. */
+INLINE struct queries take_queries(
+    const struct work *work, int64_t span, int64_t group, int64_t part, int64_t query, int64_t end, float *mixtures
+)
 {
     const struct attention *attention = work->attention;
     const int64_t size = attention->head_size, shared = attention->heads / attention->groups;
-    const struct row_cache *cache = &work->rows[row];
-    const int64_t start = part * PART;
-    const int64_t from = (group * cache->capacity + start) * size;
-    float scores[PART] = {0};
-    for (int64_t token = 0; token < work->step->length; token++) {
-        const int64_t index = row * work->step->length + token;
-        const int64_t count = minimum(visible_slots(work->step, work->rows, row, token) - start, PART);
-        for (int64_t head = group * shared; count > 0 && head < (group + 1) * shared; head++) {
-            float *mixture = work->mixtures + ((index * attention->heads + head) * work->parts + part) * (size + 2);
-            const float *query = work->projected + index * projected_size(attention) + head * size;
-            const float largest = score(attention, query, cache->keys + from, count, scores);
-            mixture[size] = largest;
-            mixture[size + 1] = weigh(scores, count, largest);
-            mix(scores, cache->values + from, count, size, mixture);
+    const int64_t token = work->step->starts[span] + query / shared, head = query % shared;
+    struct queries queries = {
+        .values = work->projected + token * projected_size(attention) + (group * shared + head) * size,
+        .pitch = shared == 1 ? projected_size(attention) : size,
+        .count = minimum(shared == 1 ? end - query : shared - head, TILE_INPUTS),
+    };
+    for (int64_t i = 0; i < queries.count; i++) {
+        queries.slots[i] = minimum(visible_slots(work, shared == 1 ? token + i : token) - part * PART, PART);
+        queries.mixtures[i] = mixtures + ((query + i) * work->parts + part) * (size + 2);
+    }
+    return queries;
+}
+
+/* All queries of one span that share a key head, over one part: mixtures [tokens, H / G, parts, D + 2]. First all of some
+ * tiles look at the keys, then at the values, so that the first-level cache need not hold both. */
+static void attend_part(const struct work *work, int64_t span, int64_t group, int64_t part, float *mixtures)
+{
+    const struct attention *attention = work->attention;
+    const int64_t first = work->step->starts[span];
+    const int64_t end = (work->step->starts[span + 1] - first) * (attention->heads / attention->groups);
+    const struct row_cache *cache = &work->rows[work->step->rows[first]];
+    const int64_t from = (group * cache->capacity + part * PART) * attention->head_size;
+    const float *keys = cache->keys + from, *values = cache->values + from;
+    float scores[TILES][TILE_INPUTS][PART];
+    struct queries tiles[TILES];
+    for (int64_t query = 0; query < end;) {
+        int64_t count = 0;
+        for (; count < TILES && query < end; query += tiles[count++].count) {
+            tiles[count] = take_queries(work, span, group, part, query, end, mixtures);
+            tiles[count].scores = scores[count];
+            if (tiles[count].count == 3)
+                weigh_queries(attention, &tiles[count], 3, keys);
+            else if (tiles[count].count == 2)
+                weigh_queries(attention, &tiles[count], 2, keys);
+            else
+                weigh_queries(attention, &tiles[count], 1, keys);
         }
+        for (int64_t i = 0; i < count; i++)
+            if (tiles[i].count == 3)
+                mix_queries(attention, &tiles[i], 3, values);
+            else if (tiles[i].count == 2)
+                mix_queries(attention, &tiles[i], 2, values);
+            else
+                mix_queries(attention, &tiles[i], 1, values);
     }
 }
 
-/* The softmax over all slots from those over its parts. */
-static void join_parts(const struct work *work, int64_t index, int64_t head, int64_t parts)
+INLINE int64_t parts_of(int64_t slots) { return (slots + PART - 1) / PART; }
+
+/* The softmax over all slots from those over the parts of one query. */
+static void join_parts(const struct work *work, int64_t token, int64_t head, const float *mixtures)
 {
-    const int64_t size = work->attention->head_size;
-    const float *mixtures = work->mixtures + (index * work->attention->heads + head) * work->parts * (size + 2);
-    float *output = work->output + (index * work->attention->heads + head) * size;
+    const int64_t size = work->attention->head_size, parts = parts_of(visible_slots(work, token));
+    float *output = work->output + (token * work->attention->heads + head) * size;
     const float *sink = work->attention->sinks ? work->attention->sinks + head : NULL;
     float largest = mixtures[size], total = 0;
     for (int64_t part = 1; part < parts; part++) {
@@ -199,22 +155,81 @@ static void join_parts(const struct work *work, int64_t index, int64_t head, int
         output[i] /= total;
 }
 
+static void join_span(const struct work *work, int64_t span, int64_t group, const float *mixtures)
+{
+    const int64_t shared = work->attention->heads / work->attention->groups;
+    for (int64_t token = work->step->starts[span]; token < work->step->starts[span + 1]; token++)
+        for (int64_t head = group * shared; head < (group + 1) * shared; head++) {
+            join_parts(work, token, head, mixtures);
+            mixtures += work->parts * (work->attention->head_size + 2);
+        }
+}
+
 static int64_t longest_row(const struct step *step, const struct row_cache *rows)
 {
     int64_t slots = 0;
-    for (int64_t index = 0; index < step->batch * step->length; index++) {
-        const int64_t visible = visible_slots(step, rows, index / step->length, index % step->length);
+    for (int64_t token = 0; token < step->tokens; token++) {
+        const int64_t visible = minimum(step->positions[token] + 1, rows[step->rows[token]].capacity);
         slots = visible > slots ? visible : slots;
     }
     return slots;
 }
 
-INLINE int64_t parts_of(int64_t slots) { return (slots + PART - 1) / PART; }
+/* Whether each span is attended from by one member, and not part by part by all of them. */
+static int is_long(const struct attention *attention, const struct step *step)
+{
+    return step->spans * attention->groups >= ENOUGH_ITEMS * team_size();
+}
+
+/* Floats that are made of a span's queries of one group. */
+static int64_t span_size(const struct attention *attention, int64_t tokens, int64_t parts)
+{
+    return tokens * (attention->heads / attention->groups) * parts * (attention->head_size + 2);
+}
 
 int64_t attend_memory(const struct attention *attention, const struct step *step, const struct row_cache *rows)
 {
     const int64_t parts = parts_of(longest_row(step, rows));
-    return step->batch * step->length * attention->heads * parts * (attention->head_size + 2);
+    if (is_long(attention, step))
+        return team_size() * span_size(attention, SPAN, parts);
+    return attention->groups * span_size(attention, step->tokens, parts);
+}
+
+/* Each span at once, from its first part to the joined softmax. */
+static void attend_spans(const struct work *work, float *memory, const struct member *me)
+{
+    const int64_t groups = work->attention->groups;
+    memory += me->index * span_size(work->attention, SPAN, work->parts);
+    /* In turn, for later spans see more. */
+    for (int64_t item = me->index; item < work->step->spans * groups; item += me->count) {
+        const int64_t span = item / groups, group = item % groups;
+        const int64_t parts = parts_of(visible_slots(work, work->step->starts[span + 1] - 1));
+        for (int64_t part = 0; part < parts; part++)
+            attend_part(work, span, group, part, memory);
+        join_span(work, span, group, memory);
+    }
+}
+
+/* The parts of all spans, and then their softmax. */
+static void attend_parts(const struct work *work, float *memory, const struct member *me)
+{
+    const int64_t groups = work->attention->groups, size = span_size(work->attention, 1, work->parts);
+    int64_t first, last;
+    team_share(work->step->spans * groups * work->parts, me, &first, &last);
+    for (int64_t item = first; item < last; item++) {
+        const int64_t span = item / work->parts / groups, group = item / work->parts % groups;
+        float *mixtures = memory + (work->step->starts[span] * groups
+            + group * (work->step->starts[span + 1] - work->step->starts[span])) * size;
+        attend_part(work, span, group, item % work->parts, mixtures);
+    }
+    team_wait(me);
+    team_share(work->step->spans * groups, me, &first, &last);
+    for (int64_t item = first; item < last; item++) {
+        const int64_t span = item / groups, group = item % groups;
+        const float *mixtures = memory + (work->step->starts[span] * groups
+            + group * (work->step->starts[span + 1] - work->step->starts[span])) * size;
+        join_span(work, span, group, mixtures);
+    }
 }
 
 void attend(
@@ -222,28 +237,21 @@ void attend(
     float *output, float *memory, const struct member *me
 )
 {
-    const int64_t groups = attention->groups, heads = attention->heads, tokens = step->batch * step->length;
-    const struct work work = {attention, step, rows, projected, output, parts_of(longest_row(step, rows)), memory};
+    const struct work work = {attention, step, rows, projected, output, parts_of(longest_row(step, rows))};
     int64_t first, last;
-    team_share(tokens * groups, me, &first, &last);
+    team_share(step->tokens * attention->groups, me, &first, &last);
     for (int64_t item = first; item < last; item++)
-        enter_group(&work, item / groups / step->length, item / groups % step->length, item % groups);
+        enter_group(&work, item / attention->groups, item % attention->groups);
     team_wait(me);
-    team_share(step->batch * groups * work.parts, me, &first, &last);
-    for (int64_t item = first; item < last; item++)
-        attend_part(&work, item / work.parts / groups, item / work.parts % groups, item % work.parts);
-    team_wait(me);
-    team_share(tokens * heads, me, &first, &last);
-    for (int64_t item = first; item < last; item++) {
-        const int64_t index = item / heads;
-        const int64_t slots = visible_slots(step, rows, index / step->length, index % step->length);
-        join_parts(&work, index, item % heads, parts_of(slots));
-    }
+    if (is_long(attention, step))
+        attend_spans(&work, memory, me);
+    else
+        attend_parts(&work, memory, me);
 }
 
 int64_t attend_work(const struct attention *attention, const struct step *step, const struct row_cache *rows)
 {
-    return step->batch * step->length * attention->heads * longest_row(step, rows) * attention->head_size * 2;
+    return step->tokens * attention->heads * longest_row(step, rows) * attention->head_size * 2;
 }
 
 struct attending {

@@ -19,14 +19,19 @@ struct attention {
     struct norm query_norm, key_norm;  /* of each head before it rotates; of kind 0: none */
 };
 
-/* Where the tokens of a step stand. */
+/* Tokens of a span at most. */
+#define SPAN 8
+
+/* The N tokens of a step, side by side, those of a row in turn. */
 struct step {
-    int64_t batch, length;       /* B, T */
-    const int64_t *positions;    /* [B, T] */
-    const uint8_t *visible;      /* [B, T], 0 where a token is hidden and leaves nothing in the cache; or null */
-    const float *cosine, *sine;  /* [B or 1, T, R] for the first R channels of a head; null where none rotate */
-    int64_t angles;              /* R, even, at most D */
-    int64_t angle_pitch;         /* from one row's angles to the next's: T R, or 0 */
+    int64_t tokens;             /* N */
+    const int64_t *rows;        /* [N] the row of each, which is a place among the caches */
+    const int64_t *positions;   /* [N] in its row */
+    const uint8_t *visible;     /* [N], 0 where a token is hidden and leaves nothing in the cache; or null */
+    const float *cosine, *sine; /* [N, R] for the first R channels of a head; null where none rotate */
+    int64_t angles;             /* R, even, at most D */
+    int64_t spans;              /* runs of up to SPAN tokens of one row, which are attended from together */
+    const int64_t *starts;      /* [spans + 1] the first token of each, and N */
 };
 
 /* The cache of each row: keys and values [G, capacity, D]. */
@@ -41,8 +46,9 @@ int64_t attend_memory(const struct attention *attention, const struct step *step
 /* About how many multiplications it has. */
 int64_t attend_work(const struct attention *attention, const struct step *step, const struct row_cache *rows);
 
-/* A member's share of attending from `projected` [B, T, (H + 2 G) D] - each token's queries, keys and values, whose
- * queries and keys are rotated in place - over the cache of each row, into `output` [B, T, H D]. */
+/* A member's share of attending from `projected` [N, (H + 2 G) D] - each token's queries, keys and values, whose
+ * queries and keys are rotated in place - over the cache of each row, into `output` [N, H D]. What a token mixes does
+ * not depend, to the last bit, on the tokens beside it or on how many members there are. */
 void attend(
     const struct attention *attention, const struct step *step, const struct row_cache *rows, float *projected,
     float *output, float *memory, const struct member *me

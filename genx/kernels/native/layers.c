@@ -28,7 +28,7 @@ struct memory {
 struct work {
     const struct place *places;
     int64_t count, rows;
-    float *hidden; /* [B, T, C], a layer's input and output */
+    float *hidden; /* [N, C], a layer's input and output */
     struct memory memory;
 };
 
@@ -57,11 +57,11 @@ static void layers_share(const void *job, const struct member *me)
 
 INLINE void raise(int64_t *most, int64_t size) { *most = size > *most ? size : *most; }
 
-/* From `input` [B, T, C] through `count` layers to `output` [B, T, C]. Returns 0, or 1 if there is no memory. */
+/* From `input` [N, C] through `count` layers to `output` [N, C]. Returns 0, or 1 if there is no memory. */
 int32_t genx_layers(const struct place *places, int64_t count, const float *input, float *output)
 {
     const struct step *step = places[0].step;
-    const int64_t rows = step->batch * step->length;
+    const int64_t rows = step->tokens;
     int64_t projected = 0, mixed = 0, attended = 0, inner = 0, parts = 0, multiplications = 0;
     for (int64_t i = 0; i < count; i++) {
         const struct layer *layer = places[i].layer;

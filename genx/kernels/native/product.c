@@ -1,5 +1,7 @@
 #include "product.h"
 
+#include "tile.h"
+
 /* Bytes by which weights are asked for before they are used. A prefetch past the end does nothing. */
 #define AHEAD 2048
 #define PREFETCH(address) __builtin_prefetch((const void *)((uintptr_t)(address) + AHEAD))
@@ -8,10 +10,10 @@
  * several streams than to one, and the input is loaded once for all. */
 #define STREAMS 4
 
-/* Sums are cut into parts of this many columns, so that a decoded panel stays in the first-level cache. */
-#define PANEL_COLUMNS 512
-#define PANEL_ROWS 4
-#define TILE_INPUTS 3
+/* Columns of four weight rows that are decoded at once: they stay in the first-level cache while all inputs pass by.
+ * Fewer would have a tile spend more of its time on beginning and ending; inputs, which come from the second-level cache
+ * once for each panel, cost little. */
+#define PANEL_COLUMNS 768
 
 /* ---- one row of input: weights are decoded in registers ----
  *
@@ -215,34 +217,12 @@ static void product_of_one(const struct matrix *matrix, const struct inputs *inp
     }
 }
 
-/* ---- several rows of input: a panel of four weight rows is decoded once and multiplied with all of them ---- */
-
-/* Four weight rows times `count` input rows, over `columns` columns, a multiple of eight. */
-INLINE void tile(
-    const float *const weights[PANEL_ROWS], const float *x, int64_t x_pitch, int64_t columns, const int count,
-    float sums[PANEL_ROWS][TILE_INPUTS]
-)
-{
-    floats sum[PANEL_ROWS][TILE_INPUTS] = {{{0}}};
-    for (int64_t column = 0; column < columns; column += LANES) {
-        floats input[TILE_INPUTS];
-        for (int i = 0; i < count; i++)
-            input[i] = load_float32(x + i * x_pitch + column);
-        for (int r = 0; r < PANEL_ROWS; r++) {
-            const floats weight = load_float32(weights[r] + column);
-            for (int i = 0; i < count; i++)
-                sum[r][i] += weight * input[i];
-        }
-    }
-    for (int r = 0; r < PANEL_ROWS; r++)
-        for (int i = 0; i < count; i++)
-            sums[r][i] = add_lanes(sum[r][i]);
-}
+/* ---- several rows of input: a panel of weights is decoded once and multiplied with all of them ---- */
 
 struct panel {
-    const float *rows[PANEL_ROWS];
+    const float *rows[TILE_ROWS];
     int64_t columns; /* a multiple of eight */
-    float decoded[PANEL_ROWS][PANEL_COLUMNS];
+    float decoded[TILE_ROWS][PANEL_COLUMNS];
 };
 
 /* Columns [start, start + count) of `rows` weight rows from `row` on; missing rows repeat the last. */
@@ -250,7 +230,7 @@ INLINE void fill_panel(struct panel *panel, const struct matrix *matrix, int64_t
 {
     const int in_place = matrix->format == FLOAT32 && count % LANES == 0;
     panel->columns = is_quantized(matrix) ? round_up(count, ROW_MULTIPLE) : round_up(count, LANES);
-    for (int64_t r = 0; r < PANEL_ROWS; r++) {
+    for (int64_t r = 0; r < TILE_ROWS; r++) {
         if (r >= rows) {
             panel->rows[r] = panel->rows[rows - 1];
         } else if (in_place) {
@@ -262,34 +242,57 @@ INLINE void fill_panel(struct panel *panel, const struct matrix *matrix, int64_t
     }
 }
 
+/* lanes[i][r] = the products of `count` inputs with the panel, added to what is there unless these are the first columns. */
+INLINE void panel_tile(
+    const struct panel *panel, const float *x, int64_t pitch, const int count, int is_first, floats (*lanes)[TILE_ROWS]
+)
+{
+    floats sums[TILE_INPUTS][TILE_ROWS] = {{{0}}};
+    for (int i = 0; i < count && !is_first; i++)
+        for (int r = 0; r < TILE_ROWS; r++)
+            sums[i][r] = lanes[i][r];
+    tile_lanes(panel->rows, x, pitch, panel->columns, count, sums);
+    for (int i = 0; i < count; i++)
+        for (int r = 0; r < TILE_ROWS; r++)
+            lanes[i][r] = sums[i][r];
+}
+
+/* The panel times all inputs. */
+static void panel_product(const struct panel *panel, const struct inputs *inputs, int64_t start, floats (*lanes)[TILE_ROWS])
+{
+    const int64_t tiles = (inputs->rows + TILE_INPUTS - 1) / TILE_INPUTS;
+    /* Tiles differ by one input at most: one of a single input would wait for its sums. */
+    for (int64_t number = 0, input = 0, next; number < tiles; number++, input = next) {
+        next = inputs->rows * (number + 1) / tiles;
+        const float *x = inputs->values + input * inputs->pitch + start;
+        if (next - input == 3)
+            panel_tile(panel, x, inputs->pitch, 3, start == 0, lanes + input);
+        else if (next - input == 2)
+            panel_tile(panel, x, inputs->pitch, 2, start == 0, lanes + input);
+        else
+            panel_tile(panel, x, inputs->pitch, 1, start == 0, lanes + input);
+    }
+}
+
 static void product_of_several(
     const struct matrix *matrix, const struct inputs *inputs, int64_t first, int64_t last, float *output, int64_t pitch
 )
 {
-    const int64_t tiles = (inputs->rows + TILE_INPUTS - 1) / TILE_INPUTS;
+    const int64_t parts = (matrix->columns + PANEL_COLUMNS - 1) / PANEL_COLUMNS;
+    const int64_t width = round_up((matrix->columns + parts - 1) / parts, ROW_MULTIPLE);
     struct panel panel;
-    for (int64_t row = first; row < last; row += PANEL_ROWS) {
-        const int64_t rows = minimum(PANEL_ROWS, last - row);
-        for (int64_t start = 0; start < matrix->columns; start += PANEL_COLUMNS) {
-            fill_panel(&panel, matrix, row, rows, start, minimum(PANEL_COLUMNS, matrix->columns - start));
-            /* Tiles differ by one row at most: one of a single row would wait for its sums. */
-            for (int64_t tile_number = 0, input = 0, next; tile_number < tiles; tile_number++, input = next) {
-                next = inputs->rows * (tile_number + 1) / tiles;
-                const float *x = inputs->values + input * inputs->pitch + start;
-                const int64_t count = next - input;
-                float sums[PANEL_ROWS][TILE_INPUTS];
-                if (count == 3)
-                    tile(panel.rows, x, inputs->pitch, panel.columns, 3, sums);
-                else if (count == 2)
-                    tile(panel.rows, x, inputs->pitch, panel.columns, 2, sums);
-                else
-                    tile(panel.rows, x, inputs->pitch, panel.columns, 1, sums);
-                for (int64_t i = 0; i < count; i++)
-                    for (int64_t r = 0; r < rows; r++) {
-                        float *to = output + (input + i) * pitch + row + r;
-                        *to = (start ? *to : bias_of(matrix, row + r)) + sums[r][i];
-                    }
-            }
+    floats lanes[INPUTS_MAX][TILE_ROWS];
+    for (int64_t row = first; row < last; row += TILE_ROWS) {
+        const int64_t rows = minimum(TILE_ROWS, last - row);
+        for (int64_t start = 0; start < matrix->columns; start += width) {
+            fill_panel(&panel, matrix, row, rows, start, minimum(width, matrix->columns - start));
+            panel_product(&panel, inputs, start, lanes);
+        }
+        for (int64_t input = 0; input < inputs->rows; input++) {
+            float sums[TILE_ROWS];
+            add_lanes_of_four(lanes[input], sums);
+            for (int64_t r = 0; r < rows; r++)
+                output[input * pitch + row + r] = sums[r] + bias_of(matrix, row + r);
         }
     }
 }

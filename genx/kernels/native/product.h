@@ -4,7 +4,10 @@
 
 #include "matrix.h"
 
-/* Rows of input [rows, pitch], filled up with zeros from `columns` to `pitch`, a multiple of 64. */
+/* The most rows of input that are multiplied at once: they, and their sums, stay in the second-level cache. */
+#define INPUTS_MAX 96
+
+/* At most INPUTS_MAX rows of input [rows, pitch], filled up with zeros from `columns` to `pitch`, a multiple of 64. */
 struct inputs {
     const float *values;
     int64_t rows, pitch;

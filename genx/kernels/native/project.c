@@ -8,7 +8,7 @@
 
 #define UNIT 16 /* outputs that a thread takes at once: a cache line of floats, so that no two threads write to one */
 
-/* A member's part of a projection. */
+/* A member's part of a projection, for some of its rows. */
 struct work {
     const struct projection *projection;
     struct inputs inputs;
@@ -83,7 +83,7 @@ static int has_int4(const struct projection *projection)
     return 0;
 }
 
-/* Floats that each member prepares for itself: cheaper than to share them out and wait. */
+/* Floats that each member prepares for itself, some rows at a time: cheaper than to share them out and wait. */
 struct preparation {
     int64_t pitch;
     int64_t prepared, shifted, sums, all;
@@ -91,6 +91,7 @@ struct preparation {
 
 static struct preparation preparation_of(const struct projection *projection, int64_t rows)
 {
+    rows = minimum(rows, INPUTS_MAX);
     const int64_t pitch = round_up(projection->columns, ROW_MULTIPLE);
     const int is_int4 = rows == 1 && has_int4(projection);
     struct preparation size = {pitch, 0, 0, 0, 0};
@@ -145,9 +146,17 @@ void project(
     last = minimum(last * UNIT, projection->outputs);
     if (first >= last)
         return;
-    const struct work work = {projection, prepare(projection, input, rows, own), residual, memory, output};
-    multiply(&work, first, last);
-    finish(&work, first, last);
+    const int64_t turns = (rows + INPUTS_MAX - 1) / INPUTS_MAX;
+    for (int64_t turn = 0, row = 0, next; turn < turns; turn++, row = next) {
+        next = rows * (turn + 1) / turns;
+        const int64_t before = row * projection->outputs;
+        const struct work work = {
+            projection, prepare(projection, input + row * projection->columns, next - row, own),
+            residual ? residual + before : NULL, memory + before, output + before
+        };
+        multiply(&work, first, last);
+        finish(&work, first, last);
+    }
 }
 
 int64_t project_work(const struct projection *projection, int64_t rows)
