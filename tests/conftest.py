@@ -1,6 +1,5 @@
 """Fixtures that several test folders share."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,13 +9,13 @@ from genx.core.base_model import BaseModel
 from tests.architectures import RECIPES, Tiny, make_tiny
 
 
-@pytest.fixture(autouse=True, scope="session")
-def _one_thread() -> Iterator[None]:
-    """Tiny matrices are slower on several threads, and test processes run side by side."""
-    before = torch.get_num_threads()
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    """Tiny matrices are slower on several threads, and test processes run side by side.
+
+    Set anew for each test: a command that is run within the process sets the number that it was asked for.
+    """
     torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session", params=RECIPES)

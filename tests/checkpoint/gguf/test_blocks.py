@@ -84,10 +84,11 @@ def test_logits_are_those_of_the_dequantised_model(name: str, kind: str, tmp_pat
     assert isinstance(kept.model.get_submodule(kept.model.embedding_name.removesuffix(".weight")), PackedEmbedding)
     x = prompt(2, 11)
     with torch.no_grad():
+        assert torch.equal(kept.model.generate(x, 20, False), exact.generate(x, 20, False))
+        exact.double()  # torch's own sums in float32 are several times further from it than the bound
         for columns in (x, x[:, :1]):
             found, expected = kept.model(columns)[0], exact(columns)[0]
             assert (found - expected).abs().max() <= 5e-5 * expected.abs().max()
-        assert torch.equal(kept.model.generate(x, 20, False), exact.generate(x, 20, False))
 
 
 @needs_native
