@@ -14,6 +14,8 @@ from tests.cli.in_process import Result, run_genx
 from tests.fixtures.models import write_scripted
 from tests.fixtures.tokenizers import write_t1
 
+# One group: the tests share one measured run, which every test process would make anew.
+pytestmark = pytest.mark.xdist_group("bench")
 POINTS = ("-p", "6,70", "-g", "3", "-r", "4", "--warmup", "1", "--threads", "1", "--seed", "7")
 
 

@@ -154,6 +154,7 @@ def test_a_cluster_that_is_not_there_is_told_and_no_file_made(babbler: Path, pro
     )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="processes are listed otherwise")
 def test_a_torn_file_is_gone_on_with_and_the_rows_of_a_worker_that_dies_are_done_again(
     address: str, babbler: Path, prompts: Path, whole: Path, tmp_path: Path
@@ -244,7 +245,6 @@ def test_the_rows_are_those_of_the_local_run(
     assert rows[0] == rows[1]
 
 
-@pytest.mark.slow
 def test_stdout_has_rows_and_nothing_else(
     address: str, babbler: Path, prompts: Path, whole: Path, tmp_path: Path
 ) -> None:

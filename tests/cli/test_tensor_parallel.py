@@ -114,7 +114,10 @@ def wait_for_all(process: "subprocess.Popen[bytes]", within_s: float = 30) -> No
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are sent otherwise")
-@pytest.mark.parametrize(("sent", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)])
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [(signal.SIGINT, 130), pytest.param(signal.SIGKILL, -signal.SIGKILL, marks=pytest.mark.slow)],
+)
 def test_no_process_is_left(endless: "subprocess.Popen[bytes]", sent: signal.Signals, status: int) -> None:
     assert endless.stdout is not None
     first = endless.stdout.read(40)
@@ -130,6 +133,7 @@ def test_no_process_is_left(endless: "subprocess.Popen[bytes]", sent: signal.Sig
     assert text == (letters * (len(text) // 26 + 2))[1 : len(text) + 1]
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_gone_ends_all_quietly(endless: "subprocess.Popen[bytes]") -> None:
     assert endless.stdout is not None
     assert endless.stderr is not None
