@@ -102,7 +102,8 @@ def compared(out: Path) -> list[dict[str, Any]]:
     for log in sorted(out.glob("cmp-*/log.jsonl")):
         plan = json.loads((log.parent / "state" / "state.json").read_text(encoding="utf-8"))["plan"]
         last = json.loads(log.read_text(encoding="utf-8").splitlines()[-1])
-        rows.append({key: plan[key] for key in ("vocabulary", "hidden", "inner", "layers", "repeats")} | last)
+        sizes = ("vocabulary", "hidden", "inner", "layers", "repeats", "grammar_stories")
+        rows.append({key: plan[key] for key in sizes} | last)
     return rows
 
 
