@@ -133,13 +133,15 @@ def _attend_rows(
 ) -> tuple[Tensor, RowEntries]:
     mixed: list[Tensor] = []
     following: list[LayerCache] = []
+    queries, keys, values = (torch.split(heads, list(entries.lengths), dim=2) for heads in (query, key, value))
     for row, (row_step, entry) in enumerate(zip(step.row_steps, entries.rows, strict=True)):
-        own = slice(row, row + 1)
-        out, after = attend(query[own], key[own], value[own], row_step, entry, window, dropout, scoring)
-        mixed.append(out)  # [1, 1, H * D]
+        # Memory of its own: a product's last bits may depend on the strides and the alignment of what it reads.
+        own = queries[row].clone(memory_format=torch.contiguous_format)  # [1, H, the row's tokens, D]
+        out, after = attend(own, keys[row], values[row], row_step, entry, window, dropout, scoring)
+        mixed.append(out)  # [1, the row's tokens, H * D]
         assert isinstance(after, LayerCache)
         following.append(after)
-    return torch.cat(mixed), RowEntries(following)  # [B, 1, H * D]
+    return torch.cat(mixed, dim=1), RowEntries(following)  # [1, T, H * D]
 
 
 class Attention(nn.Module):

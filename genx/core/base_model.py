@@ -202,15 +202,17 @@ class BaseModel(nn.Module, ABC):
         """Logits for the token after each token of `x`.
 
         Args:
-            x: [B, T] token ids.
+            x: [B, T] token ids; of joined rows [1, T], the tokens of one after those of the other.
             cache: what an earlier pass returned, or `join_rows` made of several; one entry a layer.
             use_cache: whether to return a cache that holds these tokens too.
             attention_mask: [B, seen + T] of 0 and 1, one column per token seen, cached ones included; 0 hides a
                 token, and the row equals one without it. None hides nothing.
-            logits_to_keep: compute the head for this many last positions only; None for all.
+            logits_to_keep: compute the head for this many last positions only; None for all. Of joined rows, 1 is
+                the last position of each.
 
         Returns:
-            logits [B, T or logits_to_keep, V], and the cache (None without `use_cache`).
+            logits [B, T or logits_to_keep, V], of joined rows [1, T or rows, V], and the cache (None without
+            `use_cache`).
 
         Raises:
             ValueError: past the last position, or a mask of another shape or with other values.
@@ -250,21 +252,23 @@ class BaseModel(nn.Module, ABC):
         fixed = [entry for entry in cache or () if isinstance(entry, FixedEntry)]
         if fixed:
             return fixed[0].step, fixed
+        if cache and len(cache) != self.config.num_hidden_layers:
+            raise ValueError(
+                f"the cache has {len(cache)} entries; allowed: one a layer, {self.config.num_hidden_layers}"
+            )
+        joined = [entry for entry in cache or () if isinstance(entry, RowEntries)]
+        if joined:
+            step = _begin_rows(x, joined, use_cache, attention_mask)
+            for row in step.row_steps:
+                check_sequence_length(row.length, row.seen, self._max_seq_len)
+            self._check_text_lengths(joined, step)
+            return step, joined
         seen = cache_start_pos(cache)
         check_sequence_length(length, seen, self._max_seq_len)
         visible, past_mask = split_mask(attention_mask, batch, seen, length)
         if not cache:
             empty = self.new_cache() if use_cache else [None] * self.config.num_hidden_layers
             return Positions(batch, length, x.device, 0, None, visible, use_cache), empty
-        if len(cache) != self.config.num_hidden_layers:
-            raise ValueError(
-                f"the cache has {len(cache)} entries; allowed: one a layer, {self.config.num_hidden_layers}"
-            )
-        joined = [entry for entry in cache if isinstance(entry, RowEntries)]
-        if joined:
-            step = _begin_rows(x, joined, use_cache, attention_mask)
-            self._check_text_lengths(joined, step)
-            return step, joined
         entries = [
             entry
             if isinstance(entry, LayerCache)
@@ -279,18 +283,24 @@ class BaseModel(nn.Module, ABC):
         return step, entries
 
     def _check_text_lengths(self, entries: Sequence[Entry], step: Positions) -> None:
-        if step.seen and not self.reads_alike(cache_text_lengths(entries), step.text_lengths):
+        known = cache_text_lengths(entries)
+        if isinstance(entries[0], RowEntries) and isinstance(known, Tensor):
+            known = step.of_each_token(known)
+        if step.seen and not self.reads_alike(known, step.text_lengths):
             raise ValueError(
                 f"the cache was read as that of a text of at most {longest_short_text(self.config)} tokens, and this "
                 "pass makes it longer, where LongRoPE turns every position by another angle; read the text again, "
                 "with new_cache(announced=its length) if in chunks"
             )
 
-    def head(self, hidden: Tensor, logits_to_keep: int | None) -> Tensor:
-        """Logits of the last `logits_to_keep` positions of `hidden` [B, T, C], or of all."""
+    def head(self, hidden: Tensor, step: Positions, logits_to_keep: int | None) -> Tensor:
+        """Logits of the last `logits_to_keep` positions of `hidden` [B, T, C], or of all; see `forward`."""
         if logits_to_keep is not None:
             if logits_to_keep < 0:
                 raise ArgumentError("{logits_to_keep} is {given}; allowed: at least 0, or none", given=logits_to_keep)
+            if step.row_ends is not None and logits_to_keep == 1:
+                hidden = hidden[:, step.row_ends]  # [1, rows, C]
+                logits_to_keep = hidden.size(1)
             hidden = hidden[:, max(hidden.size(1) - logits_to_keep, 0) :]
             if logits_to_keep == 0:
                 return hidden.new_empty((hidden.size(0), 0, self.config.vocab_size))
@@ -395,10 +405,10 @@ class BaseModel(nn.Module, ABC):
 
 
 def _begin_rows(x: Tensor, entries: Sequence[RowEntries], use_cache: bool, attention_mask: Tensor | None) -> Positions:
-    rows = len(entries[0].rows)
-    if x.shape != (rows, 1) or attention_mask is not None:
+    lengths = entries[0].lengths
+    if x.shape != (1, sum(lengths)) or attention_mask is not None:
         raise ValueError(
-            f"joined rows were given tokens {list(x.shape)}; allowed: one a row, {[rows, 1]}, and no attention_mask"
+            f"joined rows were given tokens {list(x.shape)}; allowed: those of each row side by side, "
+            f"{[1, sum(lengths)]}, and no attention_mask"
         )
-    announced = torch.tensor(entries[0].text_lengths, device=x.device)
-    return Positions.of_rows(entries[0].seen, x.device, use_cache, announced)
+    return Positions.of_rows(entries[0].seen, lengths, x.device, use_cache, entries[0].text_lengths)

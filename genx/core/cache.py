@@ -207,19 +207,21 @@ class LayerCache:
 
 
 class RowEntries:
-    """One layer's entries of rows that were read apart and go on together, one token each: a row comes and goes freely.
+    """One layer's entries of rows that were read apart and go on together: a row comes and goes freely.
 
     Each row keeps its own memory and its own count, so that it attends exactly as it does alone.
     """
 
-    __slots__ = ("rows",)
+    __slots__ = ("lengths", "rows")
 
-    def __init__(self, rows: Sequence[LayerCache]) -> None:
+    def __init__(self, rows: Sequence[LayerCache], lengths: Sequence[int] | None = None) -> None:
         """
         Args:
             rows: an entry of one row each.
+            lengths: how many tokens of each row the next pass reads; None for one each.
         """
         self.rows = tuple(rows)
+        self.lengths = (1,) * len(self.rows) if lengths is None else tuple(lengths)
 
     @property
     def seen(self) -> list[int]:
@@ -241,9 +243,14 @@ Entry = LayerCache | RowEntries | FixedEntry
 Cache = Sequence[Entry]
 
 
-def join_rows(caches: Sequence[Sequence[LayerCache]]) -> list[RowEntries]:
-    """The cache with which rows that were read apart, one cache each, go on together."""
-    return [RowEntries(layer) for layer in zip(*caches, strict=True)]
+def join_rows(caches: Sequence[Sequence[LayerCache]], lengths: Sequence[int] | None = None) -> list[RowEntries]:
+    """The cache with which rows that were read apart, one cache each, go on together.
+
+    Args:
+        caches: of one row each; a new one for a row that begins.
+        lengths: how many tokens of each row the next pass reads, side by side in one x [1, N]; None for one each.
+    """
+    return [RowEntries(layer, lengths) for layer in zip(*caches, strict=True)]
 
 
 def split_rows(cache: Sequence[RowEntries]) -> list[list[LayerCache]]:

@@ -54,6 +54,8 @@ class Positions:
         self.rows_before: Tensor | None = None
         self.rows_after: Tensor | None = None
         self.row_steps: list[Positions] = []
+        self.row_lengths: tuple[int, ...] | None = None
+        self.row_ends: Tensor | None = None  # where each row's last token is among the T
         self._masks: dict[tuple[object, ...], Tensor | None] = {}
         self._scatter: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
         self._shared: dict[object, object] = {}
@@ -72,17 +74,49 @@ class Positions:
 
     @classmethod
     def of_rows(
-        cls, seen: Sequence[int], device: torch.device, store: bool = True, announced: int | Tensor = 0
+        cls,
+        seen: Sequence[int],
+        lengths: Sequence[int],
+        device: torch.device,
+        store: bool = True,
+        announced: Sequence[int] | None = None,
     ) -> "Positions":
-        """One new token for each of several rows that were read apart; `row_steps` has each row's own positions."""
-        rows_before = torch.tensor(seen, device=device)
-        step = cls(len(seen), 1, device, max(seen), rows_before, store=store, announced=announced)
-        step.row_steps = [cls(1, 1, device, count, store=store) for count in seen]
+        """New tokens of several rows that were read apart, side by side as if of one row: B is 1, T their number.
+
+        `row_steps` has each row's own positions, `row_lengths` how many tokens each has.
+
+        Args:
+            seen: columns that each row has seen.
+            lengths: new tokens of each row, at least one.
+            device: where masks and indices are made.
+            store: whether the pass leaves its keys and values in the cache.
+            announced: tokens that each row's text has; None where they do not matter.
+        """
+        step = cls(1, sum(lengths), device, max(seen), store=store)
+        step.row_steps = [
+            cls(1, length, device, before, store=store) for before, length in zip(seen, lengths, strict=True)
+        ]
+        step.row_lengths = tuple(lengths)
+        step.positions = torch.cat([row.positions for row in step.row_steps], dim=1)  # [1, T]
+        step.row_ends = torch.tensor(lengths, device=device).cumsum(0) - 1  # [rows]
+        ends = [max(row.end, most) for row, most in zip(step.row_steps, announced or [0] * len(seen), strict=True)]
+        step._announced = step.of_each_token(torch.tensor(ends, device=device))
         return step
+
+    def of_each_token(self, values: Tensor) -> Tensor:
+        """What joined rows have, [rows], for each of their tokens: [1, T]."""
+        assert self.row_lengths is not None
+        lengths = torch.tensor(self.row_lengths, device=values.device)
+        return values.repeat_interleave(lengths, output_size=self.length).unsqueeze(0)
 
     @property
     def text_lengths(self) -> int | Tensor:
-        """Tokens of each row's text [B], or of every row's, as far as it is known: these, or what was announced."""
+        """Tokens of each row's text [B], or of every row's, as far as it is known: these, or what was announced.
+
+        Of joined rows [1, T], for each token those of its row.
+        """
+        if self.row_lengths is not None:
+            return self._announced
         return longer_of(self._announced, self.end if self.rows_after is None else self.rows_after)
 
     def new_mask(self, window: int | None) -> Tensor | None:

@@ -168,7 +168,7 @@ class NativeAttention:
         if isinstance(entry, LayerCache):
             reserved = entry.reserve(like, self._groups, self.head_size, step)
             return None if reserved is None else (self._memory_of(reserved[0], reserved[1]), reserved[2])
-        if not isinstance(entry, RowEntries):
+        if not isinstance(entry, RowEntries) or not keeps_all(entry, step):
             return None
         memory = array("q")
         following: list[LayerCache] = []
@@ -191,6 +191,8 @@ class NativeAttention:
 
 def keeps_all(entry: Entry, step: Positions) -> bool:
     """Whether a step overwrites no key that one of its own queries still sees; see `LayerCache.reserve`."""
+    if isinstance(entry, RowEntries):
+        return all(keeps_all(row, row_step) for row, row_step in zip(entry.rows, step.row_steps, strict=True))
     if not step.store:
         return False
     if step.length == 1:
@@ -202,7 +204,7 @@ class StepTables:
     """Rows, positions and angles of a step's tokens as native operations want them, made once for all layers."""
 
     def __init__(self, step: Positions, rotary: Rotary | None) -> None:
-        lengths = getattr(step, "row_lengths", None) or [step.length] * step.batch
+        lengths = step.row_lengths or [step.length] * step.batch
         tokens = step.batch * step.length
         assert sum(lengths) == tokens
         self._rows = array("q", (row for row, length in enumerate(lengths) for _ in range(length)))

@@ -103,8 +103,8 @@ class Cohere(BaseModel):
         self.lm_head = nn.Linear(sizes.hidden_size, sizes.vocab_size, bias=False)
         self.finish_init()
 
-    def head(self, hidden: Tensor, logits_to_keep: int | None) -> Tensor:
-        return super().head(hidden, logits_to_keep) * self.logit_scale
+    def head(self, hidden: Tensor, step: Positions, logits_to_keep: int | None) -> Tensor:
+        return super().head(hidden, step, logits_to_keep) * self.logit_scale
 
     def forward(
         self,
@@ -118,4 +118,4 @@ class Cohere(BaseModel):
         step, entries = self.begin(x, cache, use_cache, attention_mask)
         hidden = self.model.embed_tokens(x)  # [B, T, C]
         hidden, following = self.model(hidden, step, entries)  # [B, T, C]
-        return self.head(hidden, logits_to_keep), following
+        return self.head(hidden, step, logits_to_keep), following

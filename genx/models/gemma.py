@@ -60,4 +60,4 @@ class Gemma(BaseModel):
         # The factor is rounded to the model's dtype, as it was in training: 55.5 for 3072 in bfloat16.
         hidden = embedded * torch.tensor(self.config.hidden_size**0.5, dtype=embedded.dtype, device="cpu")
         hidden, following = self.model(hidden, step, entries)  # [B, T, C]
-        return self.head(hidden, logits_to_keep), following
+        return self.head(hidden, step, logits_to_keep), following

@@ -66,8 +66,8 @@ class Gemma2(BaseModel):
         attention = Gemma2Attention(self.config, window)
         return SandwichLayer(self.config, attention, GatedMLP(self.config, self.config.hidden_act), UnitOffsetRMSNorm)
 
-    def head(self, hidden: Tensor, logits_to_keep: int | None) -> Tensor:
-        logits = super().head(hidden, logits_to_keep)
+    def head(self, hidden: Tensor, step: Positions, logits_to_keep: int | None) -> Tensor:
+        logits = super().head(hidden, step, logits_to_keep)
         return capped(logits, self.logit_cap)
 
     def forward(
@@ -84,4 +84,4 @@ class Gemma2(BaseModel):
         # The factor is rounded to the model's dtype, as it was in training.
         hidden = embedded * torch.tensor(self.config.hidden_size**0.5, dtype=embedded.dtype, device="cpu")
         hidden, following = self.model(hidden, step, entries)  # [B, T, C]
-        return self.head(hidden, logits_to_keep), following
+        return self.head(hidden, step, logits_to_keep), following

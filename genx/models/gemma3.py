@@ -86,8 +86,8 @@ class Gemma3(BaseModel):
         }
         return written
 
-    def head(self, hidden: Tensor, logits_to_keep: int | None) -> Tensor:
-        return capped(super().head(hidden, logits_to_keep), self.logit_cap)
+    def head(self, hidden: Tensor, step: Positions, logits_to_keep: int | None) -> Tensor:
+        return capped(super().head(hidden, step, logits_to_keep), self.logit_cap)
 
     @property
     def layer_windows(self) -> tuple[int | None, ...]:
@@ -119,4 +119,4 @@ class Gemma3(BaseModel):
         # The factor is rounded to the model's dtype, as it was in training.
         hidden = embedded * torch.tensor(self.config.hidden_size**0.5, dtype=embedded.dtype, device="cpu")
         hidden, following = self.model(hidden, step, entries)  # [B, T, C]
-        return self.head(hidden, logits_to_keep), following
+        return self.head(hidden, step, logits_to_keep), following

@@ -87,4 +87,4 @@ class GPT(BaseModel):
         for layer, entry in zip(part["h"], entries, strict=True):  # type: ignore[call-overload]
             hidden, after = layer(hidden, step, entry)
             following.append(after)
-        return self.head(hidden, logits_to_keep), following if use_cache else None
+        return self.head(hidden, step, logits_to_keep), following if use_cache else None

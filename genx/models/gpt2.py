@@ -93,4 +93,4 @@ class GPT2(BaseModel):
         for layer, entry in zip(part["h"], entries, strict=True):  # type: ignore[call-overload]
             hidden, after = layer(hidden, step, entry)
             following.append(after)
-        return self.head(part["ln_f"](hidden), logits_to_keep), following if use_cache else None
+        return self.head(part["ln_f"](hidden), step, logits_to_keep), following if use_cache else None

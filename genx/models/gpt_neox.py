@@ -127,4 +127,4 @@ class GPTNeoX(BaseModel):
         for layer, entry in zip(part["layers"], entries, strict=True):  # type: ignore[call-overload]
             hidden, after = layer(hidden, step, rotary, entry)
             following.append(after)
-        return self.head(part["final_layer_norm"](hidden), logits_to_keep), following if use_cache else None
+        return self.head(part["final_layer_norm"](hidden), step, logits_to_keep), following if use_cache else None

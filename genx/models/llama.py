@@ -47,4 +47,4 @@ class Llama(BaseModel):
         step, entries = self.begin(x, cache, use_cache, attention_mask)
         hidden = self.model.embed_tokens(x)  # [B, T, C]
         hidden, following = self.model(hidden, step, entries)  # [B, T, C]
-        return self.head(hidden, logits_to_keep), following
+        return self.head(hidden, step, logits_to_keep), following

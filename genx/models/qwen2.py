@@ -50,4 +50,4 @@ class Qwen2(BaseModel):
         step, entries = self.begin(x, cache, use_cache, attention_mask)
         hidden = self.model.embed_tokens(x)  # [B, T, C]
         hidden, following = self.model(hidden, step, entries)  # [B, T, C]
-        return self.head(hidden, logits_to_keep), following
+        return self.head(hidden, step, logits_to_keep), following

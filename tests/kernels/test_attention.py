@@ -162,14 +162,16 @@ def test_rows_of_their_own_memory() -> None:
             _, after = attend(query, key, value, step, LayerCache(200))
             assert isinstance(after, LayerCache)
             kept.append(after)
-    projected = torch.randn(3, 1, (heads + 2 * groups) * size, generator=torch.Generator().manual_seed(2))
-    step = Positions.of_rows(lengths, torch.device("cpu"))
-    query, key, value = projected.unflatten(-1, (-1, size)).transpose(1, 2).split([heads, groups, groups], dim=1)
-    expected, _ = attend(query, key, value, step, RowEntries(entries[0]))
-    found = native(projected.clone(), step, None, RowEntries(entries[1]))
-    assert found is not None
-    torch.testing.assert_close(found[0], expected, rtol=2e-5, atol=2e-5)
-    assert found[1].seen == [4, 141, 2]
+    for more in ((1, 1, 1), (1, 19, 2), (30, 1, 17)):
+        step = Positions.of_rows([row.seen for row in entries[0]], more, torch.device("cpu"))
+        projected = torch.randn(1, sum(more), (heads + 2 * groups) * size, generator=torch.Generator().manual_seed(2))
+        query, key, value = projected.unflatten(-1, (-1, size)).transpose(1, 2).split([heads, groups, groups], dim=1)
+        expected, after = attend(query, key, value, step, RowEntries(entries[0], more))
+        found = native(projected.clone(), step, None, RowEntries(entries[1], more))
+        assert found is not None
+        torch.testing.assert_close(found[0], expected, rtol=2e-5, atol=2e-5)
+        entries = list(after.rows), list(found[1].rows)
+    assert [row.seen for row in entries[1]] == [35, 161, 21]
 
 
 @pytest.mark.parametrize("sizes", SIZES)

@@ -68,10 +68,10 @@ def test_rows_that_were_read_apart_equal_the_core(pair: tuple[BaseModel, BaseMod
     caches = [attached(x[row : row + 1, : 5 + 6 * row], use_cache=True)[1] for row in range(3)]
     joined = join_rows(caches)
     for more in range(3):
-        columns = torch.stack([x[row, 5 + 6 * row + more] for row in range(3)]).unsqueeze(1)
+        columns = torch.stack([x[row, 5 + 6 * row + more] for row in range(3)]).unsqueeze(0)
         logits, joined = attached(columns, joined, use_cache=True)
     for row in range(3):
-        assert_near(logits[row], core(x[row : row + 1, : 8 + 6 * row])[0][0, -1:])
+        assert_near(logits[:, row], core(x[row : row + 1, : 8 + 6 * row])[0][:, -1])
 
 
 @pytest.mark.parametrize("weights", ["int8", "int4"])

@@ -161,18 +161,41 @@ def test_joined_rows_go_on_as_each_does_alone(model: BaseModel) -> None:
     caches = [model(text[:, :-4], use_cache=True)[1] for text in texts]
     steps, joined = [], join_rows(caches)
     for column in (-4, -3):
-        logits, joined = model(torch.cat([text[:, [column]] for text in texts]), joined, use_cache=True)
-        steps.append(logits)
+        logits, joined = model(torch.cat([text[:, [column]] for text in texts], dim=1), joined, use_cache=True)
+        steps.append(logits[0])
     assert cache_start_pos(joined) == 18
     # The middle row leaves, and the others go on.
     first, _, last = split_rows(joined)
-    logits, joined = model(torch.cat([texts[0][:, [-2]], texts[2][:, [-2]]]), join_rows([first, last]), use_cache=True)
+    tokens = torch.cat([texts[0][:, [-2]], texts[2][:, [-2]]], dim=1)
+    logits, joined = model(tokens, join_rows([first, last]), use_cache=True)
     for row, place in ((0, 0), (2, 1)):
         alone = model(texts[row])[0][0, -4:-1]
-        assert_near(torch.stack([steps[0][row, 0], steps[1][row, 0], logits[place, 0]]), alone)
+        assert_near(torch.stack([steps[0][row], steps[1][row], logits[0, place]]), alone)
     assert cache_nbytes(joined) == sum(entry.nbytes for entry in (*first, *last))
-    with pytest.raises(ValueError, match="one a row"):
-        model(prompt(3, 1), joined)
+    with pytest.raises(ValueError, match="side by side"):
+        model(prompt(2, 1), joined)
+
+
+@torch.no_grad()
+def test_joined_rows_read_any_number_of_tokens(model: BaseModel) -> None:
+    """A row that goes on, one that begins, one in the middle of a long prompt, past their windows too."""
+    texts = [prompt(1, length, seed=length)[:, :length] for length in (CONTEXT, 11, CONTEXT - 5)]
+    caches = [model.new_cache(CONTEXT, announced=text.size(1)) for text in texts]
+    read, logits = [0, 0, 0], [[], [], []]
+    while rows := [row for row in range(3) if read[row] < texts[row].size(1)]:
+        turn = sum(read)
+        lengths = [min(1 + (5 * turn + 7 * row) % 9, texts[row].size(1) - read[row]) for row in rows]
+        tokens = [texts[row][:, read[row] : read[row] + length] for row, length in zip(rows, lengths, strict=True)]
+        others = join_rows([[layer.fork(CONTEXT) for layer in caches[row]] for row in rows], lengths)
+        joined = join_rows([caches[row] for row in rows], lengths)
+        found, after = model(torch.cat(tokens, dim=1), joined, use_cache=True)
+        last, _ = model(torch.cat(tokens, dim=1), others, use_cache=True, logits_to_keep=1)
+        for place, (row, own, cache) in enumerate(zip(rows, found[0].split(lengths), split_rows(after), strict=True)):
+            logits[row].append(own)
+            caches[row], read[row] = cache, read[row] + lengths[place]
+            assert_near(last[0, place], own[-1])
+    for row, text in enumerate(texts):
+        assert_near(torch.cat(logits[row]), model(text)[0][0])
 
 
 @torch.no_grad()

@@ -1,6 +1,6 @@
 """One row while it generates: its text, its own memory and its own randomness."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -44,11 +44,13 @@ class ActiveRow:
         self.at_most = min(final_length, context)  # positions that its cache can come to
         self.text = GrowingColumns(torch.tensor([job.prompt.ids], device=device), final_length)  # [1, n]
         self.cache: list[LayerCache] | None = None
+        self.read = 0  # tokens that the cache has seen
+        self.shares = 0  # first tokens of the prompt to be kept for other rows once they are read; 0: none
         self._run = Continuation(job.new_decoder(), job.prompt, settings, job.stop_token_ids, job.show_eos, clock)
-        self._sampling = (settings.do_sample, settings.temperature, settings.top_k, settings.top_p)
-        self._generator: torch.Generator | None = None
+        self.sampling = (settings.do_sample, settings.temperature, settings.top_k, settings.top_p)
+        self.generator: torch.Generator | None = None
         if settings.seed is not None:
-            self._generator = torch.Generator(device).manual_seed(settings.seed)
+            self.generator = torch.Generator(device).manual_seed(settings.seed)
         self._left = settings.max_new_tokens
         self._has_failed = False
 
@@ -57,13 +59,31 @@ class ActiveRow:
         """Whether no token follows."""
         return self._left == 0 or self._has_failed or self._run.is_finished(lambda: False)
 
+    @property
+    def generates(self) -> bool:
+        """Whether the prompt is read and the first token chosen."""
+        return self.text.length > len(self.job.prompt.ids)
+
+    @property
+    def unread(self) -> int:
+        """Tokens to be read next: of the prompt at most those to be shared."""
+        return (self.shares or self.text.length) - self.read
+
+    def next_tokens(self, count: int) -> Tensor:
+        """The next `count` tokens to be read, [1, count]."""
+        return self.text.columns[:, self.read : self.read + count]
+
     def choose(self, logits: Tensor) -> None:
         """Append the next token, chosen from `logits` [1, V]."""
         try:
-            token = sample_next_token(logits, *self._sampling, self._generator)  # [1, 1]
+            token = sample_next_token(logits, *self.sampling, self.generator)  # [1, 1]
         except GenerationError as error:
             self.fail(error)
             return
+        self.append(token)
+
+    def append(self, token: Tensor) -> None:
+        """Append the next token, [1, 1]."""
         self._left -= 1
         self.text.append(token)
         for _ in self._run.take(int(token), cache_nbytes(self.cache)):
@@ -79,3 +99,24 @@ class ActiveRow:
         for _ in self._run.finish():
             pass
         return self._run.summary(peak_memory=None)
+
+
+def choose_tokens(rows: Sequence[tuple[ActiveRow, Tensor]]) -> int:
+    """Give each row the token chosen from its logits [1, V], those of equal settings at once; return how many."""
+    alike: dict[object, list[tuple[ActiveRow, Tensor]]] = {}
+    for row, logits in rows:
+        # Rows without a generator draw from torch's, one after the other.
+        draws_alone = row.generator is None and row.job.settings.do_sample
+        alike.setdefault(row if draws_alone else row.sampling, []).append((row, logits))
+    for group in alike.values():
+        first, _ = group[0]
+        generators = [row.generator for row, _ in group if row.generator is not None] or None
+        try:
+            tokens = sample_next_token(torch.cat([logits for _, logits in group]), *first.sampling, generators)
+        except GenerationError:
+            for row, logits in group:  # which of them it is
+                row.choose(logits)
+            continue
+        for (row, _), token in zip(group, torch.split(tokens, 1), strict=True):
+            row.append(token)
+    return len(rows)

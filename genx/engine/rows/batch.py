@@ -1,12 +1,13 @@
-"""Rows that generate together: each is read alone, all advance by one token a step, and each leaves when it ends.
+"""Rows that generate together: in one pass each gets its next token, while prompts are read beside them.
 
-Continuous batching (iteration-level scheduling: Yu et al. 2022, Orca, section 3.2) over the pieces of the core's own
-loop. No step is spent on padding or on rows that have ended. Shapes: see the legend in genx/core/base_model.py.
+Continuous batching (iteration-level scheduling: Yu et al. 2022, Orca, section 3.2) with prompts read in chunks in the
+steps of the others (Agrawal et al. 2023, SARATHI, arXiv:2308.16369), over the pieces of the core's own loop. No step is
+spent on padding or on rows that have ended. Shapes: see the legend in genx/core/base_model.py.
 """
 
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
@@ -15,11 +16,11 @@ from typing import TYPE_CHECKING, cast
 import torch
 import torch.nn.functional as F
 
-from genx.core.cache import LayerCache, join_rows, split_rows
+from genx.core.cache import LayerCache, cache_nbytes, join_rows, split_rows
 from genx.core.generation import next_generation_input
 from genx.core.loop import PREFILL_CHUNK, fitting_cache, read_columns, result_of
 from genx.engine.continuation import Summary
-from genx.engine.rows.active_row import ActiveRow, Job
+from genx.engine.rows.active_row import ActiveRow, Job, choose_tokens
 from genx.engine.rows.budget import CacheCost
 from genx.engine.rows.invariance import BLOCK, FixedBlocks
 from genx.engine.rows.prefixes import Prefixes, SharedPrefix, shared_length
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 
 # Rows that are looked at ahead for what their prompts share.
 _LOOK_AHEAD = 64
+
+# Prompt tokens that a pass reads at most beside rows that generate: enough for full-speed matrix products, and no more,
+# for the rows wait that long for their tokens.
+PROMPT_TOKENS = 128
 
 
 @dataclass(frozen=True)
@@ -49,11 +54,16 @@ class Advanced:
     cache_bytes: int
 
 
-Reading = Generator[int, None, None]
+@dataclass(frozen=True)
+class _Part:
+    """What a pass reads of a row: its next token, or some of its prompt."""
+
+    row: ActiveRow
+    length: int
 
 
 class Batch:
-    """Generates rows together; a turn reads some prompt tokens, then gives each row one token."""
+    """Generates rows together; in a turn each row that is read gets one token, and others are read on."""
 
     def __init__(
         self,
@@ -82,8 +92,7 @@ class Batch:
         self._batch_invariant = batch_invariant
         self._clock = clock
         self._context = model._max_seq_len
-        self._rows: list[ActiveRow] = []  # read, and generating
-        self._reading: tuple[ActiveRow, Reading] | None = None
+        self._rows: list[ActiveRow] = []
         self._prefixes = Prefixes()
         self._upcoming: deque[Job] = deque()
         self._chosen = 0  # tokens in this turn
@@ -98,33 +107,27 @@ class Batch:
         """
         while True:
             self._upcoming.extend(islice(jobs, max(self._size + _LOOK_AHEAD - len(self._upcoming), 0)))
-            prompt_tokens = yield from self._read_prompts()
-            if not self._rows and self._reading is None and not self._upcoming:
+            yield from self._begin_rows()
+            if not self._rows and not self._upcoming:
                 return
-            try:
-                self._step()
-            except (torch.OutOfMemoryError, MemoryError) as error:
-                raise GenxError(f"out of memory: {error}; a smaller --batch-size or --kv-memory needs less") from error
+            prompt_tokens = self._step()
             yield from self._dismiss()
             yield Advanced(prompt_tokens, self._chosen, self._allocated())
             self._chosen = 0
 
-    def _read_prompts(self) -> Generator[Finished, None, int]:
-        """Read up to a chunk of prompt tokens; several short prompts, or a part of a long one."""
-        read = 0
-        while read < PREFILL_CHUNK:
-            if self._reading is None:
-                if not self._upcoming or len(self._rows) == self._size:
-                    break
-                if not self._admit(self._upcoming[0]):
-                    if self._rows:
-                        break  # until another row leaves
-                    yield self._refuse(self._upcoming.popleft())
-                    continue
-                self._begin(self._upcoming.popleft())
-            read += self._advance_reading()
-            yield from self._dismiss()
-        return read
+    def _begin_rows(self) -> Iterator[Finished]:
+        """Let rows begin while there is room."""
+        # Rows to come may begin with what one is being read for.
+        while self._upcoming and len(self._rows) < self._size and not any(row.shares for row in self._rows):
+            if self._admit(self._upcoming[0]):
+                row = ActiveRow(self._upcoming.popleft(), self._context, self._device, self._clock)
+                self._rows.append(row)
+                if not row.is_finished:
+                    self._prepare(row)
+            elif self._rows:
+                return  # until another row leaves
+            else:
+                yield self._refuse(self._upcoming.popleft())
 
     def _admit(self, job: Job) -> bool:
         """Whether the row's cache fits; kept prefixes make room for it once no row is left to wait for."""
@@ -137,117 +140,132 @@ class Batch:
         return min(len(job.prompt.ids) + job.settings.max_new_tokens, self._context)
 
     def _fits(self, more: int) -> bool:
-        reserved = sum(self._cost.of(row.at_most) for row in self._active())
+        reserved = sum(self._cost.of(row.at_most) + self._cost.of(row.shares) for row in self._rows)
         return reserved + self._prefixes.nbytes + more <= self._cache_bytes
 
-    def _active(self) -> list[ActiveRow]:
-        return self._rows if self._reading is None else [*self._rows, self._reading[0]]
+    def _prepare(self, row: ActiveRow) -> None:
+        """Give a new row its cache: that of the longest beginning that is read already, or an empty one.
 
-    def _begin(self, job: Job) -> None:
-        row = ActiveRow(job, self._context, self._device, self._clock)
-        self._reading = row, self._read(row)
-
-    def _advance_reading(self) -> int:
-        """Read on; return how many prompt tokens that were."""
-        assert self._reading is not None
-        row, reading = self._reading
-        try:
-            return next(reading)
-        except StopIteration:
-            pass
-        except (torch.OutOfMemoryError, MemoryError) as error:
-            row.fail(GenxError(f"out of memory: {error}; a smaller --batch-size or --kv-memory needs less"))
-        self._reading = None
-        self._rows.append(row)
-        return 0
-
-    @torch.no_grad()
-    def _read(self, row: ActiveRow) -> Reading:
-        """Read the prompt and choose the first token; yields the number of tokens of each chunk."""
-        if row.is_finished:
-            return
-        prefix = None if self._batch_invariant else (yield from self._prefix_of(row))
-        ids = row.text.columns
-        seen = 0 if prefix is None else len(prefix.ids)
-        cache = None if prefix is None else prefix.fork(row.at_most)
-        row.cache, logits = yield from self._read_ids(ids[:, seen:], cache, row.at_most)
-        self._choose(row, logits)
-
-    def _prefix_of(self, row: ActiveRow) -> Generator[int, None, SharedPrefix | None]:
-        """The longest beginning that is read already, or is worth reading now since rows to come have it too."""
+        A row whose prompt begins as others to come is stopped there for a moment, and leaves a copy for them.
+        """
         ids = row.job.prompt.ids
+        row.cache = self._model.new_cache(row.at_most, len(ids))
+        if self._batch_invariant:
+            return
         known = self._prefixes.find(ids)
-        if known is not None and not self._model.reads_alike(len(known.ids), len(ids)):
-            known = None
+        if known is not None and self._model.reads_alike(len(known.ids), len(ids)):
+            row.cache, row.read = known.fork(row.at_most), len(known.ids)
         length = shared_length(ids, (job.prompt.ids for job in self._upcoming))
-        seen = 0 if known is None else len(known.ids)
-        size = self._cost.of(length)
-        if length <= seen or not self._fits(size) or not self._model.reads_alike(length, len(ids)):
-            return known
-        cache = None if known is None else known.fork(length)
-        inputs = torch.tensor([ids[seen:length]], device=self._device)
-        cache, _ = yield from self._read_ids(inputs, cache, length)
-        prefix = SharedPrefix(ids[:length], cache, size)
-        self._prefixes.keep(prefix)
-        return prefix
-
-    def _read_ids(
-        self, inputs: torch.Tensor, cache: list[LayerCache] | None, at_most: int
-    ) -> Generator[int, None, tuple[list[LayerCache], torch.Tensor]]:
-        reading = read_columns(self._model, inputs, cache, None, True, at_most)
-        done = 0
-        while True:
-            try:
-                progress = next(reading)
-            except StopIteration as end:
-                logits, cache = end.value
-                return cache, logits
-            yield progress.done - done
-            done = progress.done
+        if length > row.read and self._fits(self._cost.of(length)) and self._model.reads_alike(length, len(ids)):
+            row.shares = length
 
     @torch.no_grad()
-    def _step(self) -> None:
-        """Give each row its next token."""
-        going_on = [row for row in self._rows if self._goes_on(row)]
-        others = [row for row in self._rows if not self._goes_on(row)]
-        for group in self._groups(going_on):
+    def _step(self) -> int:
+        """Read on in every row whose turn it is, and choose a token where a row is read; return prompt tokens read."""
+        parts, alone = self._parts()
+        prompt_tokens = sum(part.length for part in parts if not part.row.generates)
+        for group in self._groups(parts):
             self._advance(group)
-        for row in others:
-            row.cache = None
-            window, _ = next_generation_input(row.text.columns, None, True, self._context)
-            keep = row.text.length <= self._context
-            logits, cache = result_of(read_columns(self._model, window, None, None, keep, row.at_most))
-            row.cache = cast("list[LayerCache] | None", cache)
-            self._choose(row, logits)
+        for row in alone:
+            self._read_again(row)
+        return prompt_tokens
+
+    def _parts(self) -> tuple[list[_Part], list[ActiveRow]]:
+        """What to read of each row, and the rows that no cache serves any more."""
+        parts: list[_Part] = []
+        alone: list[ActiveRow] = []
+        going = [row for row in self._rows if not row.is_finished]
+        # In blocks the parts of a prompt must not depend on what else goes on.
+        waits = not self._batch_invariant and any(row.generates for row in going)
+        budget = PROMPT_TOKENS if waits else PREFILL_CHUNK
+        for row in going:
+            if row.generates:
+                if self._goes_on(row):
+                    parts.append(_Part(row, 1))
+                else:
+                    alone.append(row)
+                continue
+            length = min(row.unread, PREFILL_CHUNK if self._batch_invariant else budget)
+            if length and budget > 0:
+                parts.append(_Part(row, length))
+                budget -= length
+        return parts, alone
 
     def _goes_on(self, row: ActiveRow) -> bool:
         """Whether the row's cache serves its next token; else its text is read again."""
         is_within = row.text.length <= self._context
         return is_within and fitting_cache(self._model, row.cache, row.text.columns, None) is not None
 
-    def _groups(self, rows: list[ActiveRow]) -> Iterator[list[ActiveRow]]:
+    def _groups(self, parts: list[_Part]) -> Iterator[list[_Part]]:
         """The rows that go through the model together."""
-        width = BLOCK if self._batch_invariant else max(len(rows), 1)
-        for start in range(0, len(rows), width):
-            yield rows[start : start + width]
+        if not self._batch_invariant:
+            if parts:
+                yield parts
+            return
+        going_on = [part for part in parts if part.row.generates]
+        for start in range(0, len(going_on), BLOCK):
+            yield going_on[start : start + BLOCK]
+        for part in parts:
+            if not part.row.generates:
+                yield [part]
 
-    def _advance(self, rows: list[ActiveRow]) -> None:
-        """Give rows within the context their next token."""
-        tokens = torch.cat([row.text.columns[:, -1:] for row in rows])  # [B, 1]
-        caches = [row.cache for row in rows if row.cache is not None]
+    def _advance(self, parts: list[_Part]) -> None:
+        """Read some of each row within the context, and choose where a row is read."""
+        try:
+            logits = self._read(parts)  # [rows, V]
+        except (torch.OutOfMemoryError, MemoryError) as error:
+            if all(part.row.generates for part in parts):
+                raise _out_of_memory(error) from error
+            for part in parts:  # alone, and from its text: some layers have read more of it than others
+                self._read_again(part.row)
+            return
+        chosen: list[tuple[ActiveRow, torch.Tensor]] = []
+        for part, own in zip(parts, torch.split(logits, 1), strict=True):
+            part.row.read += part.length
+            if part.row.shares and part.row.read == part.row.shares:
+                self._keep_prefix(part.row)
+            if not part.row.unread:
+                chosen.append((part.row, own))
+        self._chosen += choose_tokens(chosen)
+
+    def _read(self, parts: list[_Part]) -> torch.Tensor:
+        """One pass over some of each row: the logits [rows, V] after the last token of each."""
+        lengths = [part.length for part in parts]
+        tokens = torch.cat([part.row.next_tokens(part.length) for part in parts], dim=1)  # [1, T]
+        caches = [cast("list[LayerCache]", part.row.cache) for part in parts]
+        if self._batch_invariant and not parts[0].row.generates:
+            logits, cache = self._model(tokens, caches[0], use_cache=True, logits_to_keep=1)  # [1, 1, V]
+            parts[0].row.cache = cast("list[LayerCache]", cache)
+            return cast("torch.Tensor", logits)[0]
         if self._batch_invariant:
-            empty = BLOCK - len(rows)
-            tokens = F.pad(tokens, (0, 0, 0, empty))
+            empty = BLOCK - len(parts)
+            tokens, lengths = F.pad(tokens, (0, empty)), [*lengths, *[1] * empty]
             caches += [self._model.new_cache(at_most=1) for _ in range(empty)]
         with FixedBlocks() if self._batch_invariant else nullcontext():
-            logits, joined = self._model(tokens, join_rows(caches), use_cache=True, logits_to_keep=1)  # [B, 1, V]
-        for row, cache, own in zip(rows, split_rows(joined), logits.split(1), strict=False):
-            row.cache = cache
-            self._choose(row, own[:, -1])
+            logits, joined = self._model(tokens, join_rows(caches, lengths), use_cache=True, logits_to_keep=1)
+        for part, cache in zip(parts, split_rows(joined), strict=False):
+            part.row.cache = cache
+        return cast("torch.Tensor", logits)[0, : len(parts)]
 
-    def _choose(self, row: ActiveRow, logits: torch.Tensor) -> None:
-        row.choose(logits)
-        self._chosen += 1
+    def _keep_prefix(self, row: ActiveRow) -> None:
+        """Keep a copy of what the row has read so far for those that begin alike."""
+        length, row.shares = row.shares, 0
+        assert row.cache is not None
+        copies = [layer.fork(length) for layer in row.cache]
+        self._prefixes.keep(SharedPrefix(row.job.prompt.ids[:length], copies, self._cost.of(length)))
+
+    def _read_again(self, row: ActiveRow) -> None:
+        """The next token of a row whose text, or the window at its end, has to be read from scratch."""
+        row.cache, row.read, row.shares = None, row.text.length, 0
+        window, _ = next_generation_input(row.text.columns, None, True, self._context)
+        keep = row.text.length <= self._context
+        try:
+            logits, cache = result_of(read_columns(self._model, window, None, None, keep, row.at_most))
+        except (torch.OutOfMemoryError, MemoryError) as error:
+            row.fail(_out_of_memory(error))
+            return
+        row.cache = cast("list[LayerCache] | None", cache)
+        self._chosen += choose_tokens([(row, logits)])
 
     def _dismiss(self) -> Iterator[Finished]:
         """Let the rows go that have ended."""
@@ -268,5 +286,9 @@ class Batch:
         return Finished(job, row.summary())
 
     def _allocated(self) -> int:
-        rows = sum(layer.nbytes for row in self._active() for layer in row.cache or ())
+        rows = sum(cache_nbytes(row.cache) for row in self._rows)
         return rows + self._prefixes.allocated
+
+
+def _out_of_memory(error: Exception) -> GenxError:
+    return GenxError(f"out of memory: {error}; a smaller --batch-size or --kv-memory needs less")

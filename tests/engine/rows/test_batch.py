@@ -1,8 +1,7 @@
 """Rows that generate together: each as it does alone, none in another's way, within the memory that is allowed."""
 
 import weakref
-from collections.abc import Callable, Iterator
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -13,9 +12,10 @@ from genx.cache_rules import allocated_positions
 from genx.core import cache as core_cache
 from genx.core.base_model import BaseModel
 from genx.core.loop import PREFILL_CHUNK
+from genx.engine.rows import batch as batches
 from genx.engine.rows import budget
 from genx.engine.rows.active_row import ActiveRow
-from genx.engine.rows.batch import Batch
+from genx.engine.rows.batch import PROMPT_TOKENS, Batch
 from genx.models.llama import Llama
 from tests.architectures import CONTEXT, VOCAB
 from tests.engine.rows.conftest import PLENTY, alone, job, random_jobs, run
@@ -48,39 +48,36 @@ def test_a_row_is_the_same_in_any_order_and_in_blocks(model: BaseModel, expected
     assert {place: summary.ids for place, summary in summaries.items()} == expected
 
 
-def test_in_blocks_logits_are_the_same_to_the_last_bit(model: BaseModel) -> None:
+def test_in_blocks_logits_are_the_same_to_the_last_bit(model: BaseModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """vllm-project/vllm#51187: bits that differ by the batch size end in other texts sooner or later."""
-    seen: dict[int, dict[tuple[int, int], bytes]] = {}
+    bits: dict[tuple[int, int], bytes] = {}
+    choose = batches.choose_tokens
+
+    def choose_and_keep(rows: Sequence[tuple[ActiveRow, torch.Tensor]]) -> int:
+        bits.update({(row.job.place, row.text.length): logits.numpy().tobytes() for row, logits in rows})
+        return choose(rows)
+
+    monkeypatch.setattr(batches, "choose_tokens", choose_and_keep)
+    seen: list[dict[tuple[int, int], bytes]] = []
     for size in (1, 3, 17):
-        bits = seen.setdefault(size, {})
-
-        def keep(batch: Batch, bits: dict[tuple[int, int], bytes] = bits) -> None:
-            choose = batch._choose
-
-            def choose_and_keep(row: ActiveRow, logits: torch.Tensor) -> None:
-                bits[row.job.place, row.text.length] = logits.numpy().tobytes()
-                choose(row, logits)
-
-            batch._choose = choose_and_keep  # type: ignore[method-assign]
-
-        batch = Batch(model, size=size, cache_bytes=PLENTY, batch_invariant=True)
-        keep(batch)
-        run(batch, JOBS)
-    assert seen[1] == seen[3] == seen[17]
+        run(Batch(model, size=size, cache_bytes=PLENTY, batch_invariant=True), JOBS)
+        seen.append(dict(bits))
+        bits.clear()
+    assert seen[0] == seen[1] == seen[2]
+    assert len(seen[0]) == sum(one.settings.max_new_tokens for one in JOBS)
 
 
-def test_every_step_is_as_wide_as_there_are_rows_left(llama: Llama) -> None:
+def test_every_pass_is_as_wide_as_there_are_rows_left(llama: Llama) -> None:
     """huggingface/transformers#31261: rows that have ended went on. An ended row's place is taken at once."""
-    widths: list[tuple[int, int]] = []
-    llama.register_forward_pre_hook(lambda _, arguments: widths.append(tuple(arguments[0].shape)))
+    shapes: list[tuple[int, int]] = []
+    llama.register_forward_pre_hook(lambda _, arguments: shapes.append(tuple(arguments[0].shape)))
     lengths = [3, 9, 5, 2, 7]
     run(
         Batch(llama, size=2, cache_bytes=PLENTY), [job(i, [i + 1] * 4, max_new_tokens=n) for i, n in enumerate(lengths)]
     )
-    assert sum(width for width, length in widths if length == 1) == sum(n - 1 for n in lengths)  # the rest: prompts
-    # Row 1 takes 8 steps; beside it rows 0, 2 and 3 take 2 + 4 + 1, and row 4 its first; the other 5 run alone.
-    assert [width for width, length in widths if length == 1] == [2] * 8 + [1] * 5
-    assert sum(length for _, length in widths if length > 1) == 4 * len(lengths)
+    # Rows 0 and 1 begin together; a prompt of 4 is read in the pass after another row's end, beside the row that stays.
+    # Row 1 takes 9 passes, and beside it rows 0, 2 and 3; the last of row 3 is the first of row 4, which ends alone.
+    assert shapes == [(1, n) for n in (4 + 4, 2, 2, 1 + 4, 2, 2, 2, 2, 1 + 4, 1 + 4, 1, 1, 1, 1, 1, 1)]
 
 
 def test_eos_ends_each_row_where_it_stands_and_frees_its_place(llama: Llama) -> None:
@@ -106,14 +103,15 @@ def test_a_stop_text_ends_its_own_row_only(llama: Llama) -> None:
     assert summaries[1].ids == text
 
 
-def test_a_long_prompt_is_read_in_chunks_between_the_steps_of_others(llama: Llama) -> None:
+def test_a_long_prompt_is_read_in_parts_beside_the_steps_of_others(llama: Llama) -> None:
     shapes: list[tuple[int, int]] = []
     llama.register_forward_pre_hook(lambda _, arguments: shapes.append(tuple(arguments[0].shape)))
-    jobs = [job(0, [1, 2], max_new_tokens=8), job(1, [5] * (3 * PREFILL_CHUNK), max_new_tokens=2)]
+    jobs = [job(0, [1, 2], max_new_tokens=8), job(1, [5] * 3000, max_new_tokens=2)]
     run(Batch(llama, size=2, cache_bytes=PLENTY), jobs)
-    long = [place for place, shape in enumerate(shapes) if shape == (1, PREFILL_CHUNK)]
-    assert len(long) == 3
-    assert all((1, 1) in shapes[a:b] for a, b in pairwise(long))
+    assert shapes[:8] == [(1, PREFILL_CHUNK)] + [(1, 1 + PROMPT_TOKENS)] * 7  # row 0 waits for none of them
+    left = 3000 - (PREFILL_CHUNK - 2) - 7 * PROMPT_TOKENS
+    whole, rest = divmod(left, PREFILL_CHUNK)
+    assert shapes[8:] == [(1, PREFILL_CHUNK)] * whole + [(1, rest), (1, 1)]
 
 
 def test_a_shared_beginning_is_read_once(llama: Llama) -> None:
@@ -195,6 +193,26 @@ def test_a_row_without_a_token_to_choose_fails_alone(llama: Llama) -> None:
     assert [summaries[i].finish_reason for i in range(3)] == ["length", "error", "length"]
     assert "a logit that is nan" in str(summaries[1].error)
     assert summaries[2].ids == alone(llama, jobs[2])
+
+
+def test_what_is_too_much_at_once_is_read_one_by_one(llama: Llama) -> None:
+    """Memory ends between two layers, when the first has read more than the second."""
+
+    def full(_: object, arguments: tuple[torch.Tensor, ...]) -> None:
+        if arguments[0].size(1) > most:
+            raise MemoryError("no room")
+
+    llama.get_submodule("model.layers.1").register_forward_pre_hook(full)
+    jobs = [job(0, [1, 2], max_new_tokens=9), job(1, [3] * 40, max_new_tokens=3), job(2, [4] * 38, max_new_tokens=5)]
+    most = 1000
+    here = {one.place: alone(llama, one) for one in jobs}
+    most = 40
+    summaries, _ = run(Batch(llama, size=3, cache_bytes=PLENTY), jobs)
+    assert {place: summary.ids for place, summary in summaries.items()} == here
+    most = 39
+    summaries, _ = run(Batch(llama, size=3, cache_bytes=PLENTY), jobs)
+    assert str(summaries[1].error).startswith("out of memory: no room; a smaller --batch-size")
+    assert {place: summaries[place].ids for place in (0, 2)} == {place: here[place] for place in (0, 2)}
 
 
 def test_no_new_tokens_asked_for_needs_no_pass(llama: Llama) -> None:

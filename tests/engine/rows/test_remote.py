@@ -126,12 +126,12 @@ def test_what_a_block_raises_costs_no_other_row(
     worker = Worker(work)
     jobs = jobs_of(tokenizer, 12)
     here = texts(Batch(worker._model, size=4, cache_bytes=1 << 40), jobs)
-    step: Callable[[Batch], None] = Batch._step
+    step: Callable[[Batch], int] = Batch._step
 
-    def failing(batch: Batch) -> None:
+    def failing(batch: Batch) -> int:
         if any(row.job.place == 7 for row in batch._rows):
-            raise MemoryError("no room")
-        step(batch)
+            raise GenxError("out of memory: no room")
+        return step(batch)
 
     monkeypatch.setattr(Batch, "_step", failing)
     found = texts(RemoteBatch(lambda blocks: asked(worker, blocks), 2), jobs)
