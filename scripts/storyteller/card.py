@@ -71,10 +71,9 @@ Prompts unlike them, which it turns into its stories or into nonsense:
 
 ## Limits
 
-English only, and only some two thousand words of it. It follows plots better than people: names, "he" and "she" get
-mixed up, often within a story. Casts and plots repeat, and animals do what animals cannot. On SmolLM2's own sentences,
-of which it saw few, it is hardly better than a 5-gram model. It answers no questions and follows no
-instructions.
+English only, and only some two thousand words of it. Names, "he" and "she" get mixed up now and then, and after a
+prompt unlike its stories all the time. Plots repeat, and animals do what animals cannot. On SmolLM2's own sentences, of
+which it saw few, it is little better than a 5-gram model. It answers no questions and follows no instructions.
 """
 
 
