@@ -1,5 +1,6 @@
 """Fixtures that several test folders share."""
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,13 @@ import torch
 
 from genx.core.base_model import BaseModel
 from tests.architectures import RECIPES, Tiny, make_tiny
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _hears_ctrl_c() -> None:
+    """A shell's job in the background ignores Ctrl-C, and so would the commands that tests start and interrupt."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
