@@ -109,12 +109,13 @@ static void attend_part(const struct work *work, int64_t span, int64_t group, in
         for (; count < TILES && query < end; query += tiles[count++].count) {
             tiles[count] = take_queries(work, span, group, part, query, end, mixtures);
             tiles[count].scores = scores[count];
+            const float *asked = query ? NULL : values;
             if (tiles[count].count == 3)
-                weigh_queries(attention, &tiles[count], 3, keys);
+                weigh_queries(attention, &tiles[count], 3, keys, asked);
             else if (tiles[count].count == 2)
-                weigh_queries(attention, &tiles[count], 2, keys);
+                weigh_queries(attention, &tiles[count], 2, keys, asked);
             else
-                weigh_queries(attention, &tiles[count], 1, keys);
+                weigh_queries(attention, &tiles[count], 1, keys, asked);
         }
         for (int64_t i = 0; i < count; i++)
             if (tiles[i].count == 3)

@@ -9,6 +9,9 @@
  * The parts of a query are mixed in the order of their slots, whoever made them. */
 #define PART 128
 
+/* Floats of a cache line. */
+#define LINE 16
+
 /* scores[i][s] = query i . key s for `count` queries and the four keys from `slot` on; keys after `last` repeat it. */
 INLINE void score_four(
     const float *queries, int64_t pitch, const int count, const float *keys, int64_t slot, int64_t last, int64_t size,
@@ -29,14 +32,20 @@ INLINE void score_four(
                 scores[i][slot + r] += queries[i * pitch + channel] * rows[r][channel];
 }
 
+/* Where `values` are not null they are asked for on the way: those of a row that nothing has read lately come from memory
+ * while the keys are multiplied. */
 INLINE void score_tile(
-    const float *queries, int64_t pitch, const int count, const float *keys, int64_t slots, int64_t size,
-    float scores[TILE_INPUTS][PART]
+    const float *queries, int64_t pitch, const int count, const float *keys, const float *values, int64_t slots,
+    int64_t size, float scores[TILE_INPUTS][PART]
 )
 {
     int64_t slot = 0;
-    for (; slot + TILE_ROWS <= slots; slot += TILE_ROWS)
+    for (; slot + TILE_ROWS <= slots; slot += TILE_ROWS) {
+        if (values)
+            for (int64_t i = 0; i < TILE_ROWS * size; i += LINE)
+                __builtin_prefetch(values + slot * size + i);
         score_four(queries, pitch, count, keys, slot, slot + TILE_ROWS - 1, size, scores);
+    }
     if (slot < slots)
         score_four(queries, pitch, count, keys, slot, slots - 1, size, scores);
 }
@@ -129,14 +138,15 @@ struct queries {
 };
 
 INLINE void weigh_queries(
-    const struct attention *attention, const struct queries *queries, const int count, const float *keys
+    const struct attention *attention, const struct queries *queries, const int count, const float *keys,
+    const float *values
 )
 {
     const int64_t size = attention->head_size;
     int64_t most = 0;
     for (int i = 0; i < count; i++)
         most = queries->slots[i] > most ? queries->slots[i] : most;
-    score_tile(queries->values, queries->pitch, count, keys, most, size, queries->scores);
+    score_tile(queries->values, queries->pitch, count, keys, values, most, size, queries->scores);
     for (int i = 0; i < count; i++) {
         if (queries->slots[i] <= 0)
             continue;
