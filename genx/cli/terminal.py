@@ -1,14 +1,22 @@
 """What a command talks to: its streams, whether a person sits behind them, the environment and the clock."""
 
+import errno
 import io
 import os
 import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import BinaryIO, TextIO
+from typing import BinaryIO, NoReturn, TextIO
 
 from genx.messages import escaped
+
+
+class _Closed(io.BytesIO):
+    """A stdout that was closed before the program began: what goes there is lost, which must not pass for success."""
+
+    def write(self, data: object) -> NoReturn:
+        raise OSError(errno.EBADF, "it was closed before the program began")
 
 
 @dataclass(frozen=True)
@@ -30,14 +38,14 @@ class Terminal:
 
     @classmethod
     def of_process(cls, started: float | None = None) -> "Terminal":
-        """The terminal of this process; a stream that was closed by its parent reads empty and writes nowhere.
+        """The terminal of this process; a stdin that was closed by its parent reads empty, and a stderr writes nowhere.
 
         Args:
             started: what `clock` said when the program began; None is now.
         """
         return cls(
             stdin=sys.stdin.buffer if sys.stdin else io.BytesIO(),
-            stdout=sys.stdout.buffer if sys.stdout else io.BytesIO(),
+            stdout=sys.stdout.buffer if sys.stdout else _Closed(),
             stderr=sys.stderr or io.StringIO(),
             stdin_is_terminal=bool(sys.stdin) and sys.stdin.isatty(),
             stdout_is_terminal=bool(sys.stdout) and sys.stdout.isatty(),

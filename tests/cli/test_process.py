@@ -48,6 +48,19 @@ def test_into_a_file(scripted: Scripted, tmp_path: Path) -> None:
     assert (status, Path(tmp_path, "out").read_bytes(), Path(tmp_path, "err").read_bytes()) == (0, b"a" * 300, b"")
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="a shell closes streams otherwise")
+def test_text_that_goes_nowhere_is_no_success(scripted: Scripted) -> None:
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "genx", "run", "x", "-m", scripted("abc")],
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        timeout=120,
+        check=False,
+    )
+    expected = b"genx: error: stdout cannot be written: it was closed before the program began\n"
+    assert (done.returncode, done.stderr) == (1, expected)
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals")
 def test_in_a_pseudo_terminal_of_60_columns(scripted: Scripted) -> None:
     """Everything on one terminal, as a person has it; an interrupt typed there ends the run with 130."""
