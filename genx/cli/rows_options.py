@@ -75,7 +75,7 @@ Samples = Annotated[
 BatchSize = Annotated[
     str | None,
     typer.Option(
-        "-b", "--batch-size", metavar="N", rich_help_panel=_FILES, help="At most this many rows at once (default: 16)."
+        "-b", "--batch-size", metavar="N", rich_help_panel=_FILES, help="At most this many rows at once (default: 32)."
     ),
 ]
 KvMemory = Annotated[

@@ -16,7 +16,7 @@ from genx.engine.rows.template import Template
 from genx.errors import ArgumentError
 from genx.kv_size.quantities import parse_bytes
 
-_DEFAULT_BATCH_SIZE = 16
+_DEFAULT_BATCH_SIZE = 32
 _STDOUT = "-"
 _FORMATS_BY_SUFFIX = {".csv": OutputFormat.CSV, ".txt": OutputFormat.TEXT}
 # Options of one prompt that say nothing about files of prompts.

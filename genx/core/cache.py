@@ -261,11 +261,12 @@ def split_rows(cache: Sequence[RowEntries]) -> list[list[LayerCache]]:
 class _Storage:
     """The memory of one layer: keys and values [B, G, capacity, D], shared by the entries of one text."""
 
-    __slots__ = ("end", "keys", "values")
+    __slots__ = ("end", "keys", "nbytes", "values")
 
     def __init__(self, keys: Tensor, values: Tensor) -> None:
         self.keys = keys
         self.values = values
+        self.nbytes = keys.untyped_storage().nbytes() + values.untyped_storage().nbytes()  # asked for at every step
         self.end = 0  # columns written
 
     @classmethod
@@ -276,10 +277,6 @@ class _Storage:
     @property
     def capacity(self) -> int:
         return self.keys.size(-2)
-
-    @property
-    def nbytes(self) -> int:
-        return self.keys.untyped_storage().nbytes() + self.values.untyped_storage().nbytes()
 
     def first(self, count: int) -> tuple[Tensor, Tensor]:
         return self.keys[:, :, :count], self.values[:, :, :count]

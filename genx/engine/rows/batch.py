@@ -7,23 +7,22 @@ spent on padding or on rows that have ended. Shapes: see the legend in genx/core
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, cast
 
 import torch
-import torch.nn.functional as F
 
-from genx.core.cache import LayerCache, cache_nbytes, join_rows, split_rows
+from genx.core.cache import LayerCache, cache_nbytes
 from genx.core.generation import next_generation_input
-from genx.core.loop import PREFILL_CHUNK, fitting_cache, read_columns, result_of
+from genx.core.loop import fitting_cache, read_columns, result_of
 from genx.engine.continuation import Summary
 from genx.engine.rows.active_row import ActiveRow, Job, choose_tokens
 from genx.engine.rows.budget import CacheCost
-from genx.engine.rows.invariance import BLOCK, FixedBlocks
+from genx.engine.rows.invariance import BLOCK
 from genx.engine.rows.prefixes import Prefixes, SharedPrefix, shared_length
+from genx.engine.rows.reading import Part, groups_to_read, parts_to_read, read_parts
 from genx.errors import GenxError
 
 if TYPE_CHECKING:
@@ -31,10 +30,6 @@ if TYPE_CHECKING:
 
 # Rows that are looked at ahead for what their prompts share.
 _LOOK_AHEAD = 64
-
-# Prompt tokens that a pass reads at most beside rows that generate: enough for full-speed matrix products, and no more,
-# for the rows wait that long for their tokens.
-PROMPT_TOKENS = 128
 
 
 @dataclass(frozen=True)
@@ -52,14 +47,6 @@ class Advanced:
     prompt_tokens: int
     new_tokens: int
     cache_bytes: int
-
-
-@dataclass(frozen=True)
-class _Part:
-    """What a pass reads of a row: its next token, or some of its prompt."""
-
-    row: ActiveRow
-    length: int
 
 
 class Batch:
@@ -162,57 +149,24 @@ class Batch:
     @torch.no_grad()
     def _step(self) -> int:
         """Read on in every row whose turn it is, and choose a token where a row is read; return prompt tokens read."""
-        parts, alone = self._parts()
+        alone = [row for row in self._rows if row.generates and not row.is_finished and not self._goes_on(row)]
+        parts = parts_to_read([row for row in self._rows if row not in alone], self._batch_invariant)
         prompt_tokens = sum(part.length for part in parts if not part.row.generates)
-        for group in self._groups(parts):
+        for group in groups_to_read(parts, self._batch_invariant):
             self._advance(group)
         for row in alone:
             self._read_again(row)
         return prompt_tokens
-
-    def _parts(self) -> tuple[list[_Part], list[ActiveRow]]:
-        """What to read of each row, and the rows that no cache serves any more."""
-        parts: list[_Part] = []
-        alone: list[ActiveRow] = []
-        going = [row for row in self._rows if not row.is_finished]
-        # In blocks the parts of a prompt must not depend on what else goes on.
-        waits = not self._batch_invariant and any(row.generates for row in going)
-        budget = PROMPT_TOKENS if waits else PREFILL_CHUNK
-        for row in going:
-            if row.generates:
-                if self._goes_on(row):
-                    parts.append(_Part(row, 1))
-                else:
-                    alone.append(row)
-                continue
-            length = min(row.unread, PREFILL_CHUNK if self._batch_invariant else budget)
-            if length and budget > 0:
-                parts.append(_Part(row, length))
-                budget -= length
-        return parts, alone
 
     def _goes_on(self, row: ActiveRow) -> bool:
         """Whether the row's cache serves its next token; else its text is read again."""
         is_within = row.text.length <= self._context
         return is_within and fitting_cache(self._model, row.cache, row.text.columns, None) is not None
 
-    def _groups(self, parts: list[_Part]) -> Iterator[list[_Part]]:
-        """The rows that go through the model together."""
-        if not self._batch_invariant:
-            if parts:
-                yield parts
-            return
-        going_on = [part for part in parts if part.row.generates]
-        for start in range(0, len(going_on), BLOCK):
-            yield going_on[start : start + BLOCK]
-        for part in parts:
-            if not part.row.generates:
-                yield [part]
-
-    def _advance(self, parts: list[_Part]) -> None:
+    def _advance(self, parts: Sequence[Part]) -> None:
         """Read some of each row within the context, and choose where a row is read."""
         try:
-            logits = self._read(parts)  # [rows, V]
+            logits = read_parts(self._model, parts, self._batch_invariant)  # [rows, V]
         except (torch.OutOfMemoryError, MemoryError) as error:
             if all(part.row.generates for part in parts):
                 raise _out_of_memory(error) from error
@@ -227,25 +181,6 @@ class Batch:
             if not part.row.unread:
                 chosen.append((part.row, own))
         self._chosen += choose_tokens(chosen)
-
-    def _read(self, parts: list[_Part]) -> torch.Tensor:
-        """One pass over some of each row: the logits [rows, V] after the last token of each."""
-        lengths = [part.length for part in parts]
-        tokens = torch.cat([part.row.next_tokens(part.length) for part in parts], dim=1)  # [1, T]
-        caches = [cast("list[LayerCache]", part.row.cache) for part in parts]
-        if self._batch_invariant and not parts[0].row.generates:
-            logits, cache = self._model(tokens, caches[0], use_cache=True, logits_to_keep=1)  # [1, 1, V]
-            parts[0].row.cache = cast("list[LayerCache]", cache)
-            return cast("torch.Tensor", logits)[0]
-        if self._batch_invariant:
-            empty = BLOCK - len(parts)
-            tokens, lengths = F.pad(tokens, (0, empty)), [*lengths, *[1] * empty]
-            caches += [self._model.new_cache(at_most=1) for _ in range(empty)]
-        with FixedBlocks() if self._batch_invariant else nullcontext():
-            logits, joined = self._model(tokens, join_rows(caches, lengths), use_cache=True, logits_to_keep=1)
-        for part, cache in zip(parts, split_rows(joined), strict=False):
-            part.row.cache = cache
-        return cast("torch.Tensor", logits)[0, : len(parts)]
 
     def _keep_prefix(self, row: ActiveRow) -> None:
         """Keep a copy of what the row has read so far for those that begin alike."""

@@ -15,7 +15,8 @@ from genx.core.loop import PREFILL_CHUNK
 from genx.engine.rows import batch as batches
 from genx.engine.rows import budget
 from genx.engine.rows.active_row import ActiveRow
-from genx.engine.rows.batch import PROMPT_TOKENS, Batch
+from genx.engine.rows.batch import Batch
+from genx.engine.rows.reading import PROMPT_TOKENS
 from genx.models.llama import Llama
 from tests.architectures import CONTEXT, VOCAB
 from tests.engine.rows.conftest import PLENTY, alone, job, random_jobs, run
