@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 _TRIES = 5
-_PEAK = "import resource; print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)"
+_PEAK = "from genx.engine.memory import peak_memory_bytes; print(peak_memory_bytes('cpu'))"
 
 
 class Bench:

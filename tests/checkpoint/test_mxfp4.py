@@ -181,20 +181,21 @@ def test_mxfp4_of_another_architecture_is_refused(tmp_path: Path) -> None:
 
 
 MEASURE = """
-import resource, torch
+import torch
 from genx.checkpoint.mxfp4_values import dequantised
+from genx.engine.memory import peak_memory_bytes
 
 blocks, scales = torch.zeros(48, 1024, 32, 16, dtype=torch.uint8), torch.zeros(48, 1024, 32, dtype=torch.uint8)
 dequantised(blocks[:1], scales[:1])
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = peak_memory_bytes("cpu")
 values = dequantised(blocks, scales)
-print(values.nbytes >> 20, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
+print(values.nbytes >> 20, (peak_memory_bytes("cpu") - before) >> 20)
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the peak is counted in other units")
+@pytest.mark.skipif(sys.platform != "linux", reason="others count what the parent held too")
 def test_dequantising_takes_the_result_and_one_expert(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", MEASURE], capture_output=True, text=True, check=True)
     result, peak = map(int, done.stdout.split())
     assert result == 96
-    assert peak < result + 12  # an expert's values are 2 MiB
+    assert result // 2 < peak < result + 12  # an expert's values are 2 MiB

@@ -74,23 +74,24 @@ def test_growing_columns() -> None:
 
 
 PEAK = """
-import resource, torch
+import torch
+from genx.engine.memory import peak_memory_bytes
 from genx.models.llama import Llama
 torch.set_num_threads(1)
 model = Llama({"vocab_size": 20000, "embed_dim": 16, "num_heads": 2, "num_kv_heads": 1, "num_layers": 1,
                "max_position_embeddings": 65536}).eval()
 x = torch.zeros(1, 32768, dtype=torch.long)
 model.generate(x[:, :600], 2, do_sample=False)
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = peak_memory_bytes("cpu")
 model.generate(x, 2, do_sample=False)
-print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
+print(peak_memory_bytes("cpu") - before)
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss is in KiB on Linux only")
+@pytest.mark.skipif(sys.platform != "linux", reason="others count what the parent held too")
 def test_a_long_prompt_needs_no_square_of_itself() -> None:
     """T = 32,768: a mask of T x T would be 1 GiB as bool, logits of T x V 2.4 GiB."""
     done = subprocess.run([sys.executable, "-c", PEAK], capture_output=True, text=True, check=True)
     cache = 2 * 8 * 4 * (32_768 + 1024)
     mask = 512 * 32_768 * (1 + 4)  # of one chunk, as bool and as the float32 that attention makes of it
-    assert int(done.stdout) <= 1.5 * (cache + mask)
+    assert 0 < int(done.stdout) <= 1.5 * (cache + mask)
