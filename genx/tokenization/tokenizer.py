@@ -6,20 +6,22 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer as Backend
 from tokenizers.decoders import ByteLevel
 
 from genx.errors import GenxWarning, TokenizerError
 from genx.messages import printable
-from genx.tokenization.chat_template import ChatTemplate
 from genx.tokenization.control_tokens import ControlTokens
 from genx.tokenization.decoder_stages import build_stages
 from genx.tokenization.guarded_text import Guard
 from genx.tokenization.incremental import IncrementalDecoder
 from genx.tokenization.pipeline import has_byte_level, prompt_prefix_id, steps_of
 from genx.tokenization.tokenizer_files import TokenizerFiles, library_errors, read_tokenizer_files
+
+if TYPE_CHECKING:
+    from genx.tokenization.chat_template import ChatTemplate
 
 # Families that need BOS before every text, even where their files leave `add_bos_token` out.
 _CLASSES_WITH_BOS = frozenset({"GemmaTokenizer", "GemmaTokenizerFast"})
@@ -169,13 +171,15 @@ class Tokenizer:
         return None if text is None else self._backend.token_to_id(text)
 
     @cached_property
-    def _chat_template(self) -> ChatTemplate:
+    def _chat_template(self) -> "ChatTemplate":
         templates = self._chat_templates
         if not templates:
             raise TokenizerError("this checkpoint has no chat template; use its tokenizer on raw text instead")
         if "default" not in templates and len(templates) > 1:
             names = ", ".join(printable(name) for name in sorted(templates))
             raise TokenizerError(f"the chat templates are named {names}; expected: one, or one named default")
+        from genx.tokenization.chat_template import ChatTemplate  # brings Jinja, which plain text does without
+
         return ChatTemplate(templates.get("default") or next(iter(templates.values())))
 
     def _render(self, messages: object, add_generation_prompt: bool) -> str:
