@@ -284,8 +284,8 @@ class BaseModel(nn.Module, ABC):
 
     def _check_text_lengths(self, entries: Sequence[Entry], step: Positions) -> None:
         known = cache_text_lengths(entries)
-        if isinstance(entries[0], RowEntries) and isinstance(known, Tensor):
-            known = step.of_each_token(known)
+        if step.row_lengths is not None:
+            known = step.of_each_token(torch.as_tensor(known))
         if step.seen and not self.reads_alike(known, step.text_lengths):
             raise ValueError(
                 f"the cache was read as that of a text of at most {longest_short_text(self.config)} tokens, and this "

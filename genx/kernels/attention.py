@@ -141,7 +141,7 @@ class NativeAttention:
             must serve: see `LayerCache.reserve`.
         """
         check_input(projected, (step.batch, step.length, self._inputs))
-        reserved = self.reserve(projected, step, entry)
+        reserved = self.reserve(projected, step, entry) if keeps_all(entry, step) else None
         if reserved is None:
             return None
         memory, following = reserved
@@ -163,12 +163,12 @@ class NativeAttention:
         Args:
             like: a tensor of the dtype of the keys.
             step: where the T tokens stand.
-            entry: the layer's cache.
+            entry: the layer's cache, of which the step `keeps_all`.
         """
         if isinstance(entry, LayerCache):
             reserved = entry.reserve(like, self._groups, self.head_size, step)
             return None if reserved is None else (self._memory_of(reserved[0], reserved[1]), reserved[2])
-        if not isinstance(entry, RowEntries) or not keeps_all(entry, step):
+        if not isinstance(entry, RowEntries):
             return None
         memory = array("q")
         following: list[LayerCache] = []

@@ -26,6 +26,10 @@ class Job:
     stop_token_ids: frozenset[int] = frozenset()
     show_eos: bool = False
 
+    def positions(self, context: int) -> int:
+        """What its text can come to in a model of `context` positions."""
+        return min(len(self.prompt.ids) + self.settings.max_new_tokens, context)
+
 
 class ActiveRow:
     """A job that has begun."""
@@ -41,7 +45,7 @@ class ActiveRow:
         settings = job.settings
         final_length = len(job.prompt.ids) + settings.max_new_tokens
         self.job = job
-        self.at_most = min(final_length, context)  # positions that its cache can come to
+        self.at_most = job.positions(context)  # positions that its cache can come to
         self.text = GrowingColumns(torch.tensor([job.prompt.ids], device=device), final_length)  # [1, n]
         self.cache: list[LayerCache] | None = None
         self.read = 0  # tokens that the cache has seen
@@ -73,15 +77,6 @@ class ActiveRow:
         """The next `count` tokens to be read, [1, count]."""
         return self.text.columns[:, self.read : self.read + count]
 
-    def choose(self, logits: Tensor) -> None:
-        """Append the next token, chosen from `logits` [1, V]."""
-        try:
-            token = sample_next_token(logits, *self.sampling, self.generator)  # [1, 1]
-        except GenerationError as error:
-            self.fail(error)
-            return
-        self.append(token)
-
     def append(self, token: Tensor) -> None:
         """Append the next token, [1, 1]."""
         self._left -= 1
@@ -101,8 +96,8 @@ class ActiveRow:
         return self._run.summary(peak_memory=None)
 
 
-def choose_tokens(rows: Sequence[tuple[ActiveRow, Tensor]]) -> int:
-    """Give each row the token chosen from its logits [1, V], those of equal settings at once; return how many."""
+def choose_tokens(rows: Sequence[tuple[ActiveRow, Tensor]]) -> None:
+    """Give each row the token chosen from its logits [1, V], those of equal settings at once."""
     alike: dict[object, list[tuple[ActiveRow, Tensor]]] = {}
     for row, logits in rows:
         # Rows without a generator draw from torch's, one after the other.
@@ -113,10 +108,12 @@ def choose_tokens(rows: Sequence[tuple[ActiveRow, Tensor]]) -> int:
         generators = [row.generator for row, _ in group if row.generator is not None] or None
         try:
             tokens = sample_next_token(torch.cat([logits for _, logits in group]), *first.sampling, generators)
-        except GenerationError:
-            for row, logits in group:  # which of them it is
-                row.choose(logits)
+        except GenerationError as error:
+            if len(group) == 1:
+                first.fail(error)
+            else:
+                for one in group:  # which of them it is
+                    choose_tokens([one])
             continue
         for (row, _), token in zip(group, torch.split(tokens, 1), strict=True):
             row.append(token)
-    return len(rows)

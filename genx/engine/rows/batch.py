@@ -118,13 +118,10 @@ class Batch:
 
     def _admit(self, job: Job) -> bool:
         """Whether the row's cache fits; kept prefixes make room for it once no row is left to wait for."""
-        needed = self._cost.of(self._positions(job))
+        needed = self._cost.of(job.positions(self._context))
         if not self._fits(needed) and not self._rows:
             self._prefixes.release(lambda: self._fits(needed))
         return self._fits(needed)
-
-    def _positions(self, job: Job) -> int:
-        return min(len(job.prompt.ids) + job.settings.max_new_tokens, self._context)
 
     def _fits(self, more: int) -> bool:
         reserved = sum(self._cost.of(row.at_most) + self._cost.of(row.shares) for row in self._rows)
@@ -149,8 +146,9 @@ class Batch:
     @torch.no_grad()
     def _step(self) -> int:
         """Read on in every row whose turn it is, and choose a token where a row is read; return prompt tokens read."""
-        alone = [row for row in self._rows if row.generates and not row.is_finished and not self._goes_on(row)]
-        parts = parts_to_read([row for row in self._rows if row not in alone], self._batch_invariant)
+        going = [row for row in self._rows if not row.is_finished]
+        alone = [row for row in going if row.generates and not self._goes_on(row)]
+        parts = parts_to_read([row for row in going if row not in alone], self._batch_invariant)
         prompt_tokens = sum(part.length for part in parts if not part.row.generates)
         for group in groups_to_read(parts, self._batch_invariant):
             self._advance(group)
@@ -180,7 +178,8 @@ class Batch:
                 self._keep_prefix(part.row)
             if not part.row.unread:
                 chosen.append((part.row, own))
-        self._chosen += choose_tokens(chosen)
+        choose_tokens(chosen)
+        self._chosen += len(chosen)
 
     def _keep_prefix(self, row: ActiveRow) -> None:
         """Keep a copy of what the row has read so far for those that begin alike."""
@@ -200,7 +199,8 @@ class Batch:
             row.fail(_out_of_memory(error))
             return
         row.cache = cast("list[LayerCache] | None", cache)
-        self._chosen += choose_tokens([(row, logits)])
+        choose_tokens([(row, logits)])
+        self._chosen += 1
 
     def _dismiss(self) -> Iterator[Finished]:
         """Let the rows go that have ended."""

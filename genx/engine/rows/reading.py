@@ -35,13 +35,12 @@ class Part:
 
 
 def parts_to_read(rows: Sequence[ActiveRow], in_blocks: bool) -> list[Part]:
-    """What the next turn reads of rows whose caches serve them: one token where a row generates, and some prompts."""
+    """What the next turn reads of rows that go on with their caches: one token of each that generates, and prompts."""
     parts: list[Part] = []
-    going = [row for row in rows if not row.is_finished]
     # In blocks the parts of a prompt must not depend on what else goes on.
-    waits = not in_blocks and any(row.generates for row in going)
+    waits = not in_blocks and any(row.generates for row in rows)
     budget = PROMPT_TOKENS if waits else PREFILL_CHUNK
-    for row in going:
+    for row in rows:
         if row.generates:
             parts.append(Part(row, 1))
         elif budget > 0:
@@ -70,15 +69,12 @@ def read_parts(model: "BaseModel", parts: Sequence[Part], in_blocks: bool) -> Te
     lengths = [part.length for part in parts]
     tokens = torch.cat([part.row.next_tokens(part.length) for part in parts], dim=1)  # [1, T]
     caches = [cast("list[LayerCache]", part.row.cache) for part in parts]
-    if in_blocks and not parts[0].row.generates:
-        logits, cache = model(tokens, caches[0], use_cache=True, logits_to_keep=1)  # [1, 1, V]
-        parts[0].row.cache = cast("list[LayerCache]", cache)
-        return cast("Tensor", logits)[0]
-    if in_blocks:
+    is_block = in_blocks and parts[0].row.generates
+    if is_block:
         empty = BLOCK - len(parts)
         tokens, lengths = F.pad(tokens, (0, empty)), [*lengths, *[1] * empty]  # [1, BLOCK]
         caches += [model.new_cache(at_most=1) for _ in range(empty)]
-    with FixedBlocks() if in_blocks else nullcontext():
+    with FixedBlocks() if is_block else nullcontext():
         logits, joined = model(tokens, join_rows(caches, lengths), use_cache=True, logits_to_keep=1)  # [1, rows, V]
     for part, cache in zip(parts, split_rows(joined), strict=False):
         part.row.cache = cache

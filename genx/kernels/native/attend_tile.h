@@ -9,9 +9,6 @@
  * The parts of a query are mixed in the order of their slots, whoever made them. */
 #define PART 128
 
-/* Floats of a cache line. */
-#define LINE 16
-
 /* scores[i][s] = query i . key s for `count` queries and the four keys from `slot` on; keys after `last` repeat it. */
 INLINE void score_four(
     const float *queries, int64_t pitch, const int count, const float *keys, int64_t slot, int64_t last, int64_t size,

@@ -6,7 +6,7 @@
 #include "product.h"
 #include "team.h"
 
-#define UNIT 16 /* outputs that a thread takes at once: a cache line of floats, so that no two threads write to one */
+#define UNIT LINE /* outputs that a thread takes at once, so that no two threads write to one cache line */
 
 /* A member's part of a projection, for some of its rows. */
 struct work {

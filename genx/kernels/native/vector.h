@@ -15,6 +15,7 @@
 
 #define INLINE static inline __attribute__((always_inline))
 #define LANES 8
+#define LINE 16 /* floats of a cache line */
 
 typedef float floats __attribute__((vector_size(32)));
 typedef int32_t ints __attribute__((vector_size(32)));

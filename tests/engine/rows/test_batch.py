@@ -54,9 +54,9 @@ def test_in_blocks_logits_are_the_same_to_the_last_bit(model: BaseModel, monkeyp
     bits: dict[tuple[int, int], bytes] = {}
     choose = batches.choose_tokens
 
-    def choose_and_keep(rows: Sequence[tuple[ActiveRow, torch.Tensor]]) -> int:
+    def choose_and_keep(rows: Sequence[tuple[ActiveRow, torch.Tensor]]) -> None:
         bits.update({(row.job.place, row.text.length): logits.numpy().tobytes() for row, logits in rows})
-        return choose(rows)
+        choose(rows)
 
     monkeypatch.setattr(batches, "choose_tokens", choose_and_keep)
     seen: list[dict[tuple[int, int], bytes]] = []

@@ -1,19 +1,23 @@
 """Rows that others generate: what comes back is what this machine generates, and what does not is tried again."""
 
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from torch import Tensor
 
+from genx.core.base_model import BaseModel
 from genx.engine.arithmetic import choose_arithmetic
 from genx.engine.prompt import Prompt
+from genx.engine.rows import batch as batches
 from genx.engine.rows import remote
 from genx.engine.rows.active_row import Job
 from genx.engine.rows.batch import Advanced, Batch, Finished
 from genx.engine.rows.identity import model_digest
 from genx.engine.rows.ray_cluster import Share, share_out
+from genx.engine.rows.reading import Part
 from genx.engine.rows.remote import RemoteBatch, Report, decode_jobs
 from genx.engine.rows.worker import Work, Worker
 from genx.engine.settings import GenerationSettings
@@ -126,14 +130,14 @@ def test_what_a_block_raises_costs_no_other_row(
     worker = Worker(work)
     jobs = jobs_of(tokenizer, 12)
     here = texts(Batch(worker._model, size=4, cache_bytes=1 << 40), jobs)
-    step: Callable[[Batch], int] = Batch._step
+    read = batches.read_parts
 
-    def failing(batch: Batch) -> int:
-        if any(row.job.place == 7 for row in batch._rows):
-            raise GenxError("out of memory: no room")
-        return step(batch)
+    def failing(model: BaseModel, parts: Sequence[Part], in_blocks: bool) -> Tensor:
+        if any(part.row.job.place == 7 for part in parts) and all(part.row.generates for part in parts):
+            raise MemoryError("no room")
+        return read(model, parts, in_blocks)
 
-    monkeypatch.setattr(Batch, "_step", failing)
+    monkeypatch.setattr(batches, "read_parts", failing)
     found = texts(RemoteBatch(lambda blocks: asked(worker, blocks), 2), jobs)
     error = found.pop(7)[2]
     assert error is not None
